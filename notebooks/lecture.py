@@ -236,8 +236,8 @@ def store(run: Run, path: Path) -> str:
             if output.output_type == "error" or WIDGET in data:
                 return f"cell {number} shows {'an error' if output.output_type == 'error' else 'a widget'}"
             texts = [str(value) for kind, value in data.items() if kind.startswith("text/") or "json" in kind]
-            if found := ABSOLUTE_PATH.search("\n".join([output.get("text", ""), *texts])):
-                return f"cell {number} shows the path {found.group()}"
+            if match := ABSOLUTE_PATH.search("\n".join([output.get("text", ""), *texts])):
+                return f"cell {number} shows the path {match.group()}"
     text = nbformat.writes(notebook) + "\n"
     if len(text.encode()) > MAX_STORED_BYTES:
         return f"it has {len(text.encode()):,} bytes, and {MAX_STORED_BYTES:,} are allowed"

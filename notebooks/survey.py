@@ -49,9 +49,9 @@ class Survey:
 def asks(source: str) -> bool:
     """Whether a code cell asks for a prediction: it makes something `predicted…`, wherever the verdict on it comes."""
     nodes = list(ast.walk(ast.parse(MAGIC.sub("", source))))
-    made = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    made += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
-    return any(name.startswith(PREDICTED) for name in made)
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    names += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
+    return any(name.startswith(PREDICTED) for name in names)
 
 
 def survey(path: Path) -> Survey:
@@ -85,11 +85,11 @@ def table(surveys: list[Survey]) -> str:
     """One line a notebook, and which are longer than is meant."""
     import pandas as pd
 
-    rows = pd.DataFrame([asdict(each) | {"minutes": f"{each.minutes:.1f}"} for each in surveys])
+    rows = pd.DataFrame([asdict(entry) | {"minutes": f"{entry.minutes:.1f}"} for entry in surveys])
     return f"{rows.to_string(index=False)}\n{longer(surveys)}"
 
 
 def longer(surveys: list[Survey]) -> str:
     """The sentence of the notebooks' README that names those that take longer than is meant."""
-    names = [each.notebook[:2] for each in surveys if each.minutes > MEANT]
+    names = [entry.notebook[:2] for entry in surveys if entry.minutes > MEANT]
     return f"Longer than the {MEANT} minutes that are meant at most: {', '.join(names) or 'none'}."

@@ -43,12 +43,12 @@ def _auc() -> tuple:
     """The share of what is possible above chance, on average over the seeds, with as many rows as ids."""
     rows = json.loads((RESULTS / "hash_auc.json").read_text())["rows"]
     (best,) = (row["auc"] for row in rows if row["hash"] == "the true probability")
-    found = []
+    shares = []
     for name in ("sorted", "modulus"):
         aucs = [row["auc"] for row in rows if row["hash"] == name and row["share"] == 1.0]
-        found.append(100 * (sum(aucs) / len(aucs) - 0.5) / (best - 0.5))
-    assert found[0] > found[1]
-    return tuple(found)
+        shares.append(100 * (sum(aucs) / len(aucs) - 0.5) / (best - 0.5))
+    assert shares[0] > shares[1]
+    return tuple(shares)
 
 
 def _peaks() -> tuple:
@@ -110,9 +110,9 @@ def _small() -> tuple:
 
 def _row(us: dict[str, float]) -> tuple:
     """In the table's order: the roof, ours, the compiler, eager."""
-    found = tuple(us[name] for name in recorded.ORDER)
-    assert list(found) == sorted(found)
-    return found
+    times = tuple(us[name] for name in recorded.ORDER)
+    assert list(times) == sorted(times)
+    return times
 
 
 claim(

@@ -75,9 +75,9 @@ def _has_gradients(name: str, answer: Callable, call: Call) -> None:
     try:
         check_gradients(name, densely, call, needed, grad, spec=spec)
     except (AssertionError, RuntimeError) as error:
-        said = str(error).partition(". ")[0].removeprefix(f"{name}, case {call.name}, ")
+        message = str(error).partition(". ")[0].removeprefix(f"{name}, case {call.name}, ")
         raise AssertionError(
-            f"the values are right, but training needs the gradients: {said}\n"
+            f"the values are right, but training needs the gradients: {message}\n"
             "Hint: Autograd misses a path from this input to the result, or a step on a path has another derivative. "
             "Is a part detached?"
         ) from error
@@ -235,11 +235,11 @@ def _run(step: Callable, optimizer: str, steps: int, rows: int, scale: float) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rows)
         model = _Toy()
-        made = OPTIMIZERS[optimizer](model.parameters())
+        optim = OPTIMIZERS[optimizer](model.parameters())
         returned = []
         for _ in range(steps):
             labels, dense = torch.randint(2, (rows,)).float(), scale * torch.randn(rows, 3)
-            returned.append(step(model, made, labels, dense, torch.randint(9, (rows,))))
+            returned.append(step(model, optim, labels, dense, torch.randint(9, (rows,))))
     losses = [loss.detach().clone() if isinstance(loss, Tensor) else loss for loss in returned]
     return [weight.detach() for weight in model.parameters()], losses, returned
 

@@ -31,26 +31,26 @@ ROWS = 10
 
 def cells() -> list[str]:
     """The code cells, the puzzles answered, without the lines that ask the checker."""
-    found = []
+    sources = []
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         if "puzzle" in tags:
             source = answers.solutions(ROOM)[cell["id"]].source
             source, tags = source[: source.index("\n\n\nsolved = ")], [*tags, "program"]
         if cell["cell_type"] == "code":
-            found.append((source, "program" in tags))
-    return found
+            sources.append((source, "program" in tags))
+    return sources
 
 
 def definitions(source: str) -> dict[str, str]:
     """The text of each function, class and constant of a module's top level, but imports."""
     lines = source.splitlines()
-    found = {}
+    texts = {}
     for node in ast.parse(source).body:
         name = getattr(node, "name", None) or (ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else "")
-        start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
-        found[name] = "\n".join(lines[start - 1 : node.end_lineno])
-    return found
+        start = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+        texts[name] = "\n".join(lines[start - 1 : node.end_lineno])
+    return texts
 
 
 @pytest.mark.parametrize("module", [dlrm, counting])
@@ -82,8 +82,8 @@ def test_the_program_runs_in_an_empty_folder(tmp_path):
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert [line.split()[0] for line in lines[-2:]] == ["SGD", "Adagrad"]
-    found = [float(line.split()[-1]) for line in lines[-2:]]
-    assert 0.5 < found[0] < found[1] < 0.8
+    aucs = [float(line.split()[-1]) for line in lines[-2:]]
+    assert 0.5 < aucs[0] < aucs[1] < 0.8
 
 
 # Only what is installed can be imported: no .pth file of an environment leads to the repository.
@@ -112,9 +112,9 @@ def pair() -> tuple[dlrm.DLRM, DLRM]:
 
 def test_the_model_is_the_repository_s(batch):
     mine, theirs = pair()
-    made = [(model, torch.optim.Adagrad(model.parameters(), lr=0.1)) for model in (mine, theirs)]
+    pairs = [(model, torch.optim.Adagrad(model.parameters(), lr=0.1)) for model in (mine, theirs)]
     for _ in range(3):
-        losses = [dlrm.step(*one, *batch) for one in made]
+        losses = [dlrm.step(*one, *batch) for one in pairs]
         assert losses[0] == losses[1]
 
 
@@ -161,9 +161,9 @@ def test_the_sample_gives_the_parameters_that_the_notebook_names():
 def test_batches_give_each_row_once_and_a_seed_gives_one_order():
     data = torch.arange(10.0), torch.arange(20).view(10, 2), torch.arange(10)
     for seed in (None, 1):
-        found = [torch.cat(parts) for parts in zip(*dlrm.batches(data, 4, seed), strict=True)]
-        assert torch.equal(found[0].sort().values, data[0])
-        assert torch.equal(found[1][:, 0] // 2, found[2])
+        tensors = [torch.cat(parts) for parts in zip(*dlrm.batches(data, 4, seed), strict=True)]
+        assert torch.equal(tensors[0].sort().values, data[0])
+        assert torch.equal(tensors[1][:, 0] // 2, tensors[2])
     orders = [next(dlrm.batches(data, 10, seed))[2].tolist() for seed in (None, 1, 1, 2)]
     assert orders[0] == list(range(10))
     assert orders[1] == orders[2] != orders[3]

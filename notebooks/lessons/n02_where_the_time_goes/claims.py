@@ -58,10 +58,10 @@ def _profiled() -> tuple:
 
 def _second(name: str = DOT) -> pd.DataFrame:
     """The launches of the second of three steps."""
-    found = launches_of(events_of(_file(name)))
-    count = len(found) // 3
+    rows = launches_of(events_of(_file(name)))
+    count = len(rows) // 3
     assert count == run(name)["facts"]["launches"]
-    return found[count : 2 * count]
+    return rows[count : 2 * count]
 
 
 def _waits() -> tuple:
@@ -83,7 +83,7 @@ def _queue() -> None:
         seen = launches_of(events_of(_file(name)))
         launch, kernel = seen["launched"].diff().fillna(0), seen["runs"]
         end = (seen["begins"] + seen["runs"]).max() - seen["launched"].min()
-        whole, kernels, launched = (queue(*each)[-1] for each in (
+        whole, kernels, launched = (queue(*pair)[-1] for pair in (
             (launch, kernel), (launch, kernel / 2), (launch / 2, kernel)
         ))
         assert abs(whole / end - 1) < 0.01
@@ -108,11 +108,11 @@ def _phases() -> tuple:
 def _of_tables(work) -> pd.DataFrame:
     """The kernels of the tables' backward, three a table: a copy, a fill, the gradient."""
     own = work.index[work["name"].str.contains("embedding_backward_feature_kernel")]
-    found = work.loc[own[0] - 2 : own[-1]]
-    kinds = [found["name"].str.contains(kind).sum() for kind in ("direct_copy", "FillFunctor", "embedding_backward")]
+    kernels = work.loc[own[0] - 2 : own[-1]]
+    kinds = [kernels["name"].str.contains(kind).sum() for kind in ("direct_copy", "FillFunctor", "embedding_backward")]
     assert kinds == [26, 26, 26]
-    assert len(found) == 78
-    return found
+    assert len(kernels) == 78
+    return kernels
 
 
 def _prices() -> tuple:
@@ -204,9 +204,9 @@ def _tf32_product() -> tuple:
 
 def _tf32_steps() -> tuple:
     """ms of outer in float32 and in TF32, how many times as fast; of dot, within the spread."""
-    found = [STEP_TIME.one("step", step=name, precision=p) for name in (OUTER, DOT) for p in ("fp32", "tf32")]
-    before, after, *dot = (row["ms_p50"] for row in found)
-    *_, first, second = found
+    rows = [STEP_TIME.one("step", step=name, precision=p) for name in (OUTER, DOT) for p in ("fp32", "tf32")]
+    before, after, *dot = (row["ms_p50"] for row in rows)
+    *_, first, second = rows
     assert max(first["ms_p20"], second["ms_p20"]) <= min(first["ms_p80"], second["ms_p80"])
     return before, after, before / after, *dot
 

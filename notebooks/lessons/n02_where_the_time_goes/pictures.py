@@ -24,9 +24,9 @@ _BINS = 220  # of a picture's width: a kernel is far narrower than a pixel, so a
 
 def draw_steps(*traces: Trace | str | Path) -> "Figure":
     """All recorded steps of each trace, on its own scale: when the host issues each, how busy the GPU is with it."""
-    found = [read(trace) for trace in traces]
-    figure, axes = _rows(len(found))
-    for ax, trace in zip(axes, found, strict=True):
+    loaded = [read(trace) for trace in traces]
+    figure, axes = _rows(len(loaded))
+    for ax, trace in zip(axes, loaded, strict=True):
         work = trace.of(*GPU)
         end = max(trace.steps["end"].max(), work["end"].max())
         for number, (begin, stop) in enumerate(trace.steps[["ts", "end"]].to_numpy()):
@@ -42,9 +42,9 @@ def draw_phases(*traces: Trace | str | Path, step: int = 1) -> "Figure":
     and with other steps'."""
     from matplotlib.patches import Patch
 
-    found = [read(trace) for trace in traces]
-    figure, axes = _rows(len(found))
-    for ax, trace in zip(axes, found, strict=True):
+    loaded = [read(trace) for trace in traces]
+    figure, axes = _rows(len(loaded))
+    for ax, trace in zip(axes, loaded, strict=True):
         spans, work = phases(trace, step), work_by_phase(trace, step)
         start, end = spans["begin"].iloc[0], max(spans["end"].iloc[-1], work["end"].max())
         _busy(ax, trace.of(*GPU).query("step != @step"), start, end, OTHER)

@@ -199,35 +199,35 @@ def _trained(function: Callable, ranges: _Ranges, steps: int, rows: int) -> tupl
 
 def _check_marked_step(answer: Callable) -> str:
     ranges = _Ranges()
-    with _watched(ranges) as given, _Losses(ranges) as losses:
-        _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 1, 4)
+    with _watched(ranges) as allowed, _Losses(ranges) as losses:
+        _trained(reader.alone(answer, (*allowed, _SGD_STEP)), ranges, 1, 4)
     for phase in PHASES:
-        found = [open_ for part, open_ in ranges.parts if part == phase]
-        if not found and not (phase == "loss" and losses.others):
+        runs = [open_ for part, open_ in ranges.parts if part == phase]
+        if not runs and not (phase == "loss" and losses.others):
             hint = "Keep the lines of the step, and put ranges around them."
             raise AssertionError(f"{RUNS[phase]} does not run\nHint: {hint}")
-        if len(found) > 1 and phase != "backward":
+        if len(runs) > 1 and phase != "backward":
             hint = "Name the phases of one step. Each of them runs once."
-            raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: {hint}")
-        for open_ in found:
+            raise AssertionError(f"{RUNS[phase]} runs {len(runs)} times\nHint: {hint}")
+        for open_ in runs:
             _in_range(phase, open_)
     for open_ in (open_ for part, open_ in ranges.parts if part == "zero_grad"):
         _in_range("backward", open_, "zero_grad()", ZEROED)
     if ranges.open:
         raise AssertionError(f"the range {ranges.open[-1]!r} stays open\nHint: {FIRST_HINT}")
-    with _watched(ranges := _Ranges()) as given:
-        got = _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 3, 7)
+    with _watched(ranges := _Ranges()) as allowed:
+        got = _trained(reader.alone(answer, (*allowed, _SGD_STEP)), ranges, 3, 7)
     want = _trained(step, _Ranges(), 3, 7)
     for number, (loss, expected) in enumerate(zip(got[1], want[1], strict=True), 1):
         if not isinstance(loss, Tensor | float) or (isinstance(loss, Tensor) and loss.requires_grad):
             kind = "a loss with its graph" if isinstance(loss, Tensor) else type(loss).__name__
             raise AssertionError(f"must return the loss; got {kind}\nHint: The last line is `return loss.detach()`.")
         if abs(float(loss) - float(expected)) > 1e-4:
-            said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 1e-4)"
+            text = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 1e-4)"
             hint = "The loss is the mean over the rows."
             if number > 1:
                 hint = "Is the order zero_grad(), backward(), step()?"
-            raise AssertionError(f"{said}\nHint: {hint}")
+            raise AssertionError(f"{text}\nHint: {hint}")
     if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got[0], want[0], strict=True)):
         raise AssertionError("the weights after 3 steps are not those of 01's step\nHint: Only the ranges are new.")
     return "marked_step: each phase has its name, and the step trains as before"

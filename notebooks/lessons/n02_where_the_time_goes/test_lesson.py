@@ -34,15 +34,15 @@ def program(number: str) -> list[str]:
     """The code cells that belong to the reader's program, the puzzles answered, without the lines that ask the
     checker."""
     (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
-    right, found = answers.solutions(ROOM.parent / f"n{path.stem}"), []
+    right, sources = answers.solutions(ROOM.parent / f"n{path.stem}"), []
     for cell in json.loads(path.read_text())["cells"]:
         source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         if "puzzle" in tags:
             source = right[cell["id"]].source
             source = source[: source.index("\n\n\nsolved = ")]
         if {"puzzle", "program"} & set(tags):
-            found.append(source)
-    return found
+            sources.append(source)
+    return sources
 
 
 def definitions(source: str) -> dict[str, str]:

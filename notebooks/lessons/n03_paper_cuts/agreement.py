@@ -98,14 +98,14 @@ def disagreement(first: Program, other: Program) -> str:
             expected, after = (_copied(first.step()), _copied(first.gradients(heights))), _state(first, heights)
             _restore(other, heights, before)
         loss = other.step().detach()
-        found = "" if loss.isfinite() else f"the loss is {loss.item()}"
+        error = "" if loss.isfinite() else f"the loss is {loss.item()}"
         if not alone:
-            found = found or _of_loss(loss, expected[0]) or _of_gradients(other.gradients(heights), expected[1])
-        found = found or _of_update(other, heights, *before)
+            error = error or _of_loss(loss, expected[0]) or _of_gradients(other.gradients(heights), expected[1])
+        error = error or _of_update(other, heights, *before)
         if not alone:
             _restore(first, heights, after)
-        if found:
-            return f"step {number}: {found}"
+        if error:
+            return f"step {number}: {error}"
     return ""
 
 
@@ -115,14 +115,14 @@ def _of_loss(loss: Tensor, expected: Tensor) -> str:
 
 
 def _of_gradients(gradients: Sequence[Tensor], expected: Sequence[Tensor]) -> str:
-    for number, (found, right) in enumerate(zip(gradients, expected, strict=True)):
+    for number, (gradient, right) in enumerate(zip(gradients, expected, strict=True)):
         of_tensor = OF_A_TENSOR * right.abs().max()
         within = [
             ((one - other).abs() <= OF_A_ROW * other.abs().amax(-1, keepdim=True) + of_tensor).all()
-            for one, other in zip(found.split(ROWS), right.split(ROWS), strict=True)
+            for one, other in zip(gradient.split(ROWS), right.split(ROWS), strict=True)
         ]
         if not torch.stack(within).all():
-            error = (found - right).abs().max() / right.abs().max()
+            error = (gradient - right).abs().max() / right.abs().max()
             return f"the gradient of tensor {number} differs, by up to {error.item():.2g} of its largest number"
     return ""
 
@@ -145,7 +145,7 @@ def _of_update(program: Program, heights: Sequence[int], weights: Sequence[Tenso
                 s, total = sums[number][rows].double(), after[number][rows]
                 low, high = ((g.abs() + by).clamp(min=0).square() + s for by in (-noise, noise))
                 right.append(((total >= low * (1 - 8 * ROUNDING)) & (total <= high * (1 + 8 * ROUNDING))).all())
-                steps = [each / ((s + each.square()).sqrt() + ADAGRAD_EPS) for each in (g - noise, g + noise)]
+                steps = [bound / ((s + bound.square()).sqrt() + ADAGRAD_EPS) for bound in (g - noise, g + noise)]
                 touched = g != 0  # a row without a gradient stays as it is
                 steps = [torch.where(touched, step, 0) for step in steps]
             else:
@@ -161,8 +161,8 @@ def _dense(gradient: Tensor) -> Tensor:
     return gradient.coalesce().to_dense() if gradient.is_sparse else gradient
 
 
-def _copied(found: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
-    return found.detach().clone() if isinstance(found, Tensor) else [each.clone() for each in found]
+def _copied(tensors: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
+    return tensors.detach().clone() if isinstance(tensors, Tensor) else [tensor.clone() for tensor in tensors]
 
 
 def _state(program: Program, heights: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:

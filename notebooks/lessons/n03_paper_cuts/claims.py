@@ -34,16 +34,16 @@ def _setting() -> tuple:
 
 def _saved(name: str, sign: int = 1) -> float:
     """ms that a cut saves, beyond the spread; sign -1: that it costs."""
-    found = cut(name)
-    assert not found.none
-    assert sign * found.middle > 0
-    return sign * found.middle
+    effect = cut(name)
+    assert not effect.none
+    assert sign * effect.middle > 0
+    return sign * effect.middle
 
 
 def _conversion() -> tuple:
     """The profiled step 01: µs of a conversion, ns for each id; ms of all lists."""
-    found = recorded.conversions()
-    return *recorded.line_of(found["ids"], found["all"]), found["all"].sum() / 1e3
+    conversions = recorded.conversions()
+    return *recorded.line_of(conversions["ids"], conversions["all"]), conversions["all"].sum() / 1e3
 
 
 def _launches() -> tuple:
@@ -144,16 +144,16 @@ def _waits() -> tuple:
     assert len(calls) == run(MENDED)["active_steps"]
     inside = [sum(call["ts"] <= ts <= call["ts"] + call["dur"] for ts in waits) for call in calls]
     assert sum(inside) == len(waits)
-    (each,) = set(inside)
-    return (each,)
+    (count,) = set(inside)
+    return (count,)
 
 
 def _rungs() -> tuple:
     """With Kaggle's tables: ms of the largest cut, of the first step, and of non_blocking. The two largest of small
     are the list and the tables. The loss alone is grey in both."""
     ladders = []
-    for _, found in recorded.PAPER_CUTS.with_part("ladder").rows("ladder").groupby("size", sort=False):
-        ms = found.set_index("variant")["ms"]
+    for _, rows in recorded.PAPER_CUTS.with_part("ladder").rows("ladder").groupby("size", sort=False):
+        ms = rows.set_index("variant")["ms"]
         rungs = {name: recorded.effect_of(*pair) for name, *pair in zip(ms.index[1:], ms, ms[1:], strict=False)}
         assert rungs["the loss not read"].none
         ladders.append((np.median(ms.iloc[0]), rungs))
@@ -175,8 +175,8 @@ def _one_sparse() -> tuple:
 
 def _row(name: str) -> tuple:
     """ms of the step and of its kernels, and its launches."""
-    found = run(name)
-    return found["step_ms"], found["facts"]["busy_us"] / 1e3, found["facts"]["launches"]
+    record = run(name)
+    return record["step_ms"], record["facts"]["busy_us"] / 1e3, record["facts"]["launches"]
 
 
 def _host() -> tuple:

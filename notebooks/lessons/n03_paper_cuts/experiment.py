@@ -136,11 +136,11 @@ def tables(chosen: TracedStep, device: torch.device) -> Iterator[Program]:
         if weights is None:
             weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights)  # a GPU draws others where the tables are one tensor
-        found = model.sparse_arch.tables
+        embeddings = model.sparse_arch.tables
         if one and not sparse:
-            found.forward = partial(_dense_look_up, found)
+            embeddings.forward = partial(_dense_look_up, embeddings)
         elif sparse and not one:
-            for table in found:
+            for table in embeddings:
                 table.sparse = True
         yield _program(name, model, make_optimizer(model, replace(chosen, sparse_gradients=sparse)), batches)
 
@@ -224,17 +224,17 @@ def _rung(
     torch.manual_seed(0)
     with torch.device(device):
         model = make().to(device)
-    made = optimizer(model)
-    step = program.loop(model, made, batches, lambda tensor: tensor.to(device, non_blocking=non_blocking), work)
-    return Program(name, step, model, made)
+    optim = optimizer(model)
+    step = program.loop(model, optim, batches, lambda tensor: tensor.to(device, non_blocking=non_blocking), work)
+    return Program(name, step, model, optim)
 
 
 def _looked_up(table: Tensor, rows: Tensor, sparse: bool) -> Tensor:
     return F.embedding(rows, table, sparse=sparse)
 
 
-def _dense_look_up(found: torch.nn.Module, rows: Tensor) -> Tensor:
-    return F.embedding(rows + found.starts, found.weight)
+def _dense_look_up(embeddings: torch.nn.Module, rows: Tensor) -> Tensor:
+    return F.embedding(rows + embeddings.starts, embeddings.weight)
 
 
 def measure(
@@ -326,8 +326,8 @@ class PaperCuts(Experiment):
     ) -> None:
         chosen = replace(BY_NUMBER[number], batch_size=self.sizes.batch, **(changes or {}))
         chosen = replace(chosen, largest_table=min(chosen.largest_table, self.sizes.largest))
-        found = measure(variants(chosen, self.device), self.device, self.sizes.rounds, self.sizes.block, count)
-        for row in found:
+        rows = measure(variants(chosen, self.device), self.device, self.sizes.rounds, self.sizes.block, count)
+        for row in rows:
             self.add(part, None, row.pop("match"), step=number, **labels, **row)
         self._release()
 

@@ -27,12 +27,12 @@ class Cuts:
         """Each row's cells: (text, whether it is grey)."""
         lines = []
         for name, here in self.rows.items():
-            found = cut(name)
+            effect = cut(name)
             missing = "no record yet" if name in CUTS else "–"
-            grey = found is not None and found.none
+            grey = effect is not None and effect.none
             step = CUTS[name][0] if name in CUTS else SMALL_STEP
-            gpu = elsewhere(name) if found else ""
-            lines.append([(name, grey), (step, grey), *_cells(found, missing, gpu), *_cells(here, "–")])
+            gpu = elsewhere(name) if effect else ""
+            lines.append([(name, grey), (step, grey), *_cells(effect, missing, gpu), *_cells(here, "–")])
         return lines
 
     def __repr__(self) -> str:

@@ -39,14 +39,14 @@ def _bars(ax: Axes, y: float, spans: Sequence[tuple[float, float]], colour: str)
 
 def steps(first: int = 0, last: int | None = None) -> Figure:
     """ms of Kaggle's steps by kind of kernel, and the time in which no kernel runs."""
-    found = dict(list(recorded.steps())[first:last])
-    figure, ax = open_panels((9.5, 1.2 + 0.45 * len(found)))
-    left = np.zeros(len(found))
+    times = dict(list(recorded.steps())[first:last])
+    figure, ax = open_panels((9.5, 1.2 + 0.45 * len(times)))
+    left = np.zeros(len(times))
     kinds = (*recorded.KINDS, "the rest", "idle")
     for kind, colour in zip(kinds, (SERIES[1], SERIES[4], SERIES[3], SERIES[2], IDLE), strict=True):
-        width = np.array([step[kind] for step in found.values()])
+        width = np.array([step[kind] for step in times.values()])
         label = "no kernel runs" if kind == "idle" else "other kernels" if kind == "the rest" else kind
-        ax.barh(list(found), width, left=left, color=colour, label=label, height=0.65)
+        ax.barh(list(times), width, left=left, color=colour, label=label, height=0.65)
         left += width
     ax.invert_yaxis()
     ax.set_xlabel("ms per step")

@@ -67,8 +67,8 @@ def look_up(table: Tensor, rows: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 def _with_gradient(answer, table: Tensor, rows: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     leaf = table.detach().requires_grad_()
     out = answer(leaf, rows)
-    found = gradient_of(out, leaf, grad, "the table")
-    return out.detach(), found.to_dense() if found.is_sparse else found
+    gradient = gradient_of(out, leaf, grad, "the table")
+    return out.detach(), gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _forward_and_backward(answer, table: Tensor, rows: Tensor, grad: Tensor) -> None:

@@ -108,14 +108,14 @@ def elsewhere(name: str) -> str:
 
 def judge(name: str, predicted: float | None) -> None:
     """The verdict on a prediction of what a cut saves, ms per step; where it saves less than nothing, what it costs."""
-    found = cut(name)
-    if found.middle >= 0:
-        spread = f"The spread of the saving is {found.low:.2f} to {found.high:.2f} ms."
-        verdict(name, predicted, found.middle, "ms saved", f"{found} {spread}", how="recorded")
+    saving = cut(name)
+    if saving.middle >= 0:
+        spread = f"The spread of the saving is {saving.low:.2f} to {saving.high:.2f} ms."
+        verdict(name, predicted, saving.middle, "ms saved", f"{saving} {spread}", how="recorded")
         return
     guess = "no prediction" if predicted is None else f"predicted {predicted:g} ms saved"
-    cost = f"it costs {-found.middle:.2f} ms ({-found.high:.2f} to {-found.low:.2f})"
-    print(f"{name}: {guess}, recorded: {cost}. {found}")
+    cost = f"it costs {-saving.middle:.2f} ms ({-saving.high:.2f} to {-saving.low:.2f})"
+    print(f"{name}: {guess}, recorded: {cost}. {saving}")
 
 
 RUNGS = {"as it was": "the first program", "the loss not read": "the loss is not read"}  # how a variant is printed
@@ -128,10 +128,10 @@ def ladder() -> None:
     except LookupError:
         print(f"No record yet of all cuts in one program, mended one after the other. On a GPU, {COMMAND} makes it.")
         return
-    for size, found in record.rows("ladder").groupby("size", sort=False):
+    for size, rows in record.rows("ladder").groupby("size", sort=False):
         print(f"RECORDED on an {record.head('GPU')}, {size}: ms per step, launches, ms in kernels")
         last = None
-        for row in found.itertuples():
+        for row in rows.itertuples():
             saved = "" if last is None else f"saves {effect_of(last, row.ms).saved}"
             ms, kernels = np.median(row.ms), getattr(row, "kernel_us", np.nan) / 1e3
             name = RUNGS.get(row.variant, row.variant)
@@ -186,9 +186,9 @@ def traced(name: str) -> dict[str, float]:
     trace = read(TRACES / name)
     ms = run(name)["step_ms"]
     us = summarize(trace)["us"]
-    found = {kind: float(us[us.index.str.contains(pattern)].sum()) / 1e3 for kind, pattern in KINDS.items()}
+    by_kind = {kind: float(us[us.index.str.contains(pattern)].sum()) / 1e3 for kind, pattern in KINDS.items()}
     busy = step_facts(trace).busy_us / 1e3
-    return found | {"the rest": busy - sum(found.values()), "idle": ms - busy, "step": ms}
+    return by_kind | {"the rest": busy - sum(by_kind.values()), "idle": ms - busy, "step": ms}
 
 
 # Steps of main with Kaggle's tables and Adagrad, from the first one of the notebook to what later ones make of it.

@@ -35,8 +35,8 @@ def source() -> str:
 
 def definitions(text: str) -> dict[str, str]:
     lines = text.splitlines()
-    found = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found}
+    nodes = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in nodes}
 
 
 @pytest.fixture(autouse=True)
@@ -90,8 +90,8 @@ def test_one_table_trains_as_26_do(batch, sparse):
         for make in (partial(dlrm.DLRM, sizes), partial(program.OneTable, sizes, look_up)):
             torch.manual_seed(0)
             model = make()
-            made = optimizer(model)
-            losses.append([dlrm.step(model, made, *batch).item() for _ in range(4)])
+            optim = optimizer(model)
+            losses.append([dlrm.step(model, optim, *batch).item() for _ in range(4)])
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
         assert losses[0][0] != losses[0][-1]
 
@@ -135,8 +135,8 @@ def test_a_puzzle_is_the_reader_s_to_write(puzzle, capsys):
 def test_every_variant_is_measured_in_every_round():
     rows = experiment.PaperCuts(CPU).measure()
     labels = ("part", "step", "size", "rule", "variant", "n")
-    found = {tuple(row.get(name, "") for name in labels) for row in rows}
-    assert len(found) == len(rows) == 4 + 2 * 6 + 4 * 4 + 2 * 2 + (8 + 6) + 3 * 4
+    keys = {tuple(row.get(name, "") for name in labels) for row in rows}
+    assert len(keys) == len(rows) == 4 + 2 * 6 + 4 * 4 + 2 * 2 + (8 + 6) + 3 * 4
     assert all(len(row["ms"]) == 2 and min(row["ms"]) > 0 for row in rows)
 
 
@@ -206,7 +206,7 @@ def moved(model, optimizer, *batch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"work": kept}, "step 2: the gradient of tensor 0"),
         ({"work": spoiled(forgets_an_id)}, "step 1: the gradient of tensor 10"),
@@ -219,8 +219,8 @@ def moved(model, optimizer, *batch):
     ],
     ids=["added", "an id", "1 %", "sums", "no sums", "moved", "other rows", "nan"],
 )
-def test_a_wrong_program_does_not_agree(wrong, said):
-    assert said in disagreement(trained(), trained(**wrong))
+def test_a_wrong_program_does_not_agree(wrong, message):
+    assert message in disagreement(trained(), trained(**wrong))
 
 
 @pytest.mark.parametrize("optimizer", [experiment.sgd, program.adagrad])
@@ -262,10 +262,10 @@ def test_another_gradient_is_a_failure():
 
 def test_layouts_are_what_they_say():
     chosen = experiment.replace(experiment.BY_NUMBER["08"], batch_size=4, batches=1, largest_table=20, weight_decay=0.0)
-    for (name, sparse, one), made in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
-        assert name == made.name
-        made.step()
-        gradients = [table.grad for table in made.model.sparse_arch.tables.parameters()]
+    for (name, sparse, one), layout in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
+        assert name == layout.name
+        layout.step()
+        gradients = [table.grad for table in layout.model.sparse_arch.tables.parameters()]
         assert len(gradients) == (1 if one else 26)
         assert {gradient.is_sparse for gradient in gradients} == {sparse}
 
@@ -291,9 +291,9 @@ def test_an_effect_below_the_spread_or_under_3_percent_is_none():
 
 def test_an_effect_is_of_the_rounds():
     a, b = (recorded.times("hash", name, step="04") for name in ("index", "modulus"))
-    found = recorded.cut("compare → mod n")
-    assert found.low <= found.middle <= found.high
-    assert (found.before, found.middle) == (np.median(a), np.quantile(a - b, 0.5))
+    effect = recorded.cut("compare → mod n")
+    assert effect.low <= effect.middle <= effect.high
+    assert (effect.before, effect.middle) == (np.median(a), np.quantile(a - b, 0.5))
 
 
 def test_what_is_not_recorded_is_said(monkeypatch, capsys, tmp_path):
@@ -336,9 +336,9 @@ def test_the_table_grows_and_greys():
 
 def test_a_verdict_has_the_spread(capsys):
     recorded.judge("list → buffer", 1.0)
-    said = capsys.readouterr().out
-    assert said.startswith("list → buffer: predicted 1 ms saved, recorded ")
-    assert "The spread of the saving is " in said
+    output = capsys.readouterr().out
+    assert output.startswith("list → buffer: predicted 1 ms saved, recorded ")
+    assert "The spread of the saving is " in output
 
 
 def test_what_costs_time_saves_nothing(capsys):

@@ -31,8 +31,8 @@ def _gradients() -> tuple:
     rows = [recorded.launches("2.13", "training", name) for name in ("default", "force_pointwise_cat")]
     assert [row["look_ups"] for row in rows] == [26, 1]
     assert _launches("default")[1] - _launches("force_pointwise_cat")[1] == 25
-    (found,) = {row["gradients"] for row in rows}
-    return (found,)
+    (count,) = {row["gradients"] for row in rows}
+    return (count,)
 
 
 def _stored(name: str) -> str:
@@ -80,8 +80,8 @@ def _fewer_in_training() -> tuple:
     record = recorded.COMPILE_TIMES.with_part("look_ups")
     for tables in (9, 26):
         labels = {"model": "look-ups", "tables": tables, "what": "training"}
-        found = {name: record.one("look_ups", setting=name, **labels)["launches"] for name in ("default", "raised")}
-        assert found["raised"] < found["default"]
+        counts = {name: record.one("look_ups", setting=name, **labels)["launches"] for name in ("default", "raised")}
+        assert counts["raised"] < counts["default"]
     return ()
 
 
@@ -99,9 +99,9 @@ def _combo() -> tuple:
 
 def _one_tensor() -> tuple:
     """Inference, training."""
-    found = {what: _us("one tensor", what) for what in ("inference", "training")}
-    assert all(0.4 < us / _us("combo_kernels", what) < 0.55 for what, us in found.items())
-    return tuple(found.values())
+    times = {what: _us("one tensor", what) for what in ("inference", "training")}
+    assert all(0.4 < us / _us("combo_kernels", what) < 0.55 for what, us in times.items())
+    return tuple(times.values())
 
 
 def _eight_in_one() -> tuple:
@@ -163,13 +163,13 @@ def _outer() -> tuple:
 
 def _outer_gemm() -> tuple:
     """More than a third of what outer's step saves is its largest x @ w.T's, another kernel once compiled."""
-    found = []
+    kernels = []
     for names in (recorded.EAGER, recorded.COMPILED):
         run = json.loads((recorded.TRACES / names["outer"] / "run.json").read_text())
         gemms = [kernel for kernel in run["key_averages"] if "_tn_n_" in kernel["name"]]
         largest = max(gemms, key=lambda kernel: kernel["us"])
-        found.append((largest["name"], largest["us"] / 1e3 / run["active_steps"]))
-    (before, eager), (after, compiled) = found
+        kernels.append((largest["name"], largest["us"] / 1e3 / run["active_steps"]))
+    (before, eager), (after, compiled) = kernels
     assert before != after
     assert eager - compiled > recorded.pays("outer").saved / 3
     return ()
@@ -181,17 +181,17 @@ def _eager_ms() -> tuple:
 
 def _pays() -> tuple:
     """Steps of main, cold and warm, in two digits."""
-    found = recorded.pays("main")
-    assert found.low > 0, "it is beyond the spread"
-    return tuple(int(float(f"{found.steps(seconds):.2g}")) for seconds in (found.cold, found.warm))
+    payoff = recorded.pays("main")
+    assert payoff.low > 0, "it is beyond the spread"
+    return tuple(int(float(f"{payoff.steps(seconds):.2g}")) for seconds in (payoff.cold, payoff.warm))
 
 
 def _epoch() -> tuple:
     """More batches than the steps after which main's cold start is paid for."""
     rows = 45_840_617
     batches = rows // 2048
-    found = recorded.pays("main")
-    assert found.steps(found.cold) < batches
+    payoff = recorded.pays("main")
+    assert payoff.steps(payoff.cold) < batches
     return (batches,)
 
 

@@ -78,19 +78,19 @@ def batch_of(rows: int, tables: int) -> tuple[Tensor, Tensor]:
 def launches(rows: int = 2048, tables: int = 26, backward: bool = True) -> list[dict]:
     """A row for inference and training (backward) with each option: launches by kind; look_ups, gradients: those whose
     kernel is for look-ups, or for a table's gradient, alone; None where kernels of a combination are not named."""
-    model, batch, found = small_model(tables), batch_of(rows, tables), []
+    model, batch, results = small_model(tables), batch_of(rows, tables), []
     for what in ("inference", "training")[: 1 + backward]:
         for name, options in OPTIONS.items():
             row = {"what": what, "options": name}
             if not all(map(inductor.has_option, options)):
-                found.append(row | {"match": f"torch {torch.__version__} has no such option"})
+                results.append(row | {"match": f"torch {torch.__version__} has no such option"})
                 continue
             sources = inductor.triton_source(model, *batch, backward=what == "training", options=options)
-            found.append(row | {"match": "not compared", "launches": inductor.count(sources)} | by_part(sources))
+            results.append(row | {"match": "not compared", "launches": inductor.count(sources)} | by_part(sources))
             if what == "inference":
-                found[-1]["tables_a_launch"] = tables_a_launch(sources[0])
-            print(found[-1], flush=True)
-    return found
+                results[-1]["tables_a_launch"] = tables_a_launch(sources[0])
+            print(results[-1], flush=True)
+    return results
 
 
 def by_part(sources: list[str]) -> dict[str, int | None]:
@@ -104,17 +104,17 @@ def by_part(sources: list[str]) -> dict[str, int | None]:
 
 def tables_a_launch(source: str) -> list[int]:
     """How many look-ups each kernel does that does any: each checks its row once. Not the interaction's index."""
-    found = [k.source.count("tl.device_assert") for k in inductor.split(source) if "aten.index" not in k.fused]
-    return [number for number in found if number]
+    counts = [k.source.count("tl.device_assert") for k in inductor.split(source) if "aten.index" not in k.fused]
+    return [number for number in counts if number]
 
 
-def write_launches(found: list[dict]) -> str:
+def write_launches(results: list[dict]) -> str:
     versions = runtime.versions()
     version = versions["torch"].partition("+")[0]
     gpu = versions["GPU"] if runtime.device().type == "cuda" else "none, lowered for a fake one"
     head = {"command": f"{PROG} launches", "GPU": gpu, "torch": versions["torch"], "date": today()}
     path = FOLDER / f"torch-{'.'.join(version.split('.')[:2])}.json"
-    rows = ",\n".join("  " + json.dumps(row) for row in found)
+    rows = ",\n".join("  " + json.dumps(row) for row in results)
     records.write(path, json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
     return f"saved traces/compiled/{path.name}"
 
@@ -194,7 +194,7 @@ def passes(model: nn.Module, function: Callable, inputs: tuple, training: bool) 
 def ways(model: nn.Module, inputs: tuple, training: bool, settings: tuple[str, ...]) -> list[Way]:
     """Eager, and compiled with each of these settings that this torch has; of look-ups also all in one tensor."""
     expected = passes(model, model, inputs, training)()
-    found = [Way({"setting": "eager"}, [passes(model, model, inputs, training)], _like(expected))]
+    variants = [Way({"setting": "eager"}, [passes(model, model, inputs, training)], _like(expected))]
     for name in settings:
         one = OneTensor(model) if name == ONE_TENSOR else model
         options = {} if name == ONE_TENSOR else {k: v for k, v in SETTINGS[name].items() if inductor.has_option(k)}
@@ -203,8 +203,8 @@ def ways(model: nn.Module, inputs: tuple, training: bool, settings: tuple[str, .
             call()
         labels = {"setting": name, "launches": sum(inductor.count(sources).values())}
         wanted = (expected[0], torch.cat(expected[1:])) if name == ONE_TENSOR and training else expected
-        found.append(Way(labels, [call], _like(wanted)))
-    return found
+        variants.append(Way(labels, [call], _like(wanted)))
+    return variants
 
 
 def _like(expected: tuple[Tensor, ...]) -> Callable:

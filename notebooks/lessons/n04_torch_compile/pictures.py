@@ -83,18 +83,18 @@ def steps() -> Figure:
 
 def pays(*models: str) -> Figure:
     """Time saved after so many steps, less the seconds that compiling takes at first, cold and warm."""
-    found = {model: recorded.pays(model) for model in models}
+    payoffs = {model: recorded.pays(model) for model in models}
     figure, axes = open_panels((9, 2.8), columns=len(models))
     for ax, model in zip(np.atleast_1d(axes), models, strict=True):
-        each = found[model]
-        steps = np.linspace(0, 2 * each.steps(each.cold) if each.saved > 0 else 20_000, 50)
-        for name, seconds, colour in (("cold", each.cold, SERIES[0]), ("warm", each.warm, SERIES[1])):
+        payoff = payoffs[model]
+        steps = np.linspace(0, 2 * payoff.steps(payoff.cold) if payoff.saved > 0 else 20_000, 50)
+        for name, seconds, colour in (("cold", payoff.cold, SERIES[0]), ("warm", payoff.warm, SERIES[1])):
             label = f"{name}: the first step takes {seconds:.1f} s longer"
-            ax.plot(steps, steps * each.saved / 1e3 - seconds, color=colour, label=label)
+            ax.plot(steps, steps * payoff.saved / 1e3 - seconds, color=colour, label=label)
             ax.fill_between(
-                steps, steps * each.low / 1e3 - seconds, steps * each.high / 1e3 - seconds, color=colour, alpha=0.2
+                steps, steps * payoff.low / 1e3 - seconds, steps * payoff.high / 1e3 - seconds, color=colour, alpha=0.2
             )
-            even = each.steps(seconds)
+            even = payoff.steps(seconds)
             ax.plot(even, 0, "o", color=colour, ms=5)
             ax.annotate(f"{even:,}", (even, 0), (4, -11), textcoords="offset points", size=8)
         ax.axhline(0, color="black", lw=0.8)

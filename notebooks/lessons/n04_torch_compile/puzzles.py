@@ -71,8 +71,8 @@ def _gradient(what: str, function: Callable, x: Tensor, weights: Tensor, hint: s
         raise AssertionError(f"{what}: must return a tensor; got {type(out).__name__}")
     if not out.requires_grad:
         raise AssertionError(f"{what}: no gradient reaches x: detach, no_grad or a number cuts it.\nHint: {hint}")
-    (found,) = torch.autograd.grad((out * weights).sum(), leaf, allow_unused=True)
-    return out.detach(), torch.zeros_like(x) if found is None else found
+    (gradient,) = torch.autograd.grad((out * weights).sum(), leaf, allow_unused=True)
+    return out.detach(), torch.zeros_like(x) if gradient is None else gradient
 
 
 def _check_normalise(function: Callable) -> str:
@@ -85,10 +85,10 @@ def _check_normalise(function: Callable) -> str:
     )
     for what, scale in (("long rows", 3.0), ("short rows", 0.01), ("zeros", 0.0)):
         expected, wanted = _gradient(what, normalised, scale * x, weights, hint)
-        got, found = _gradient(what, alone(function), scale * x, weights, "The divisor has a gradient as well.")
+        got, gradient = _gradient(what, alone(function), scale * x, weights, "The divisor has a gradient as well.")
         _same(what, got, expected, hint)
-        nan = found.isnan().any() and not wanted.isnan().any()
-        _same(f"{what}: the gradient", found, wanted, trap if nan else "The divisor has a gradient as well.")
+        nan = gradient.isnan().any() and not wanted.isnan().any()
+        _same(f"{what}: the gradient", gradient, wanted, trap if nan else "The divisor has a gradient as well.")
     if line := stops_at(function, x):
         raise AssertionError(f"right, but torch.compile(fullgraph=True) stops at {line}\nHint: {hint}")
     try:
@@ -143,8 +143,8 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
 
     weights = torch.randn(40, 26, 16, generator=random)
     wanted = [torch.zeros_like(t).index_add_(0, ids[:, f], weights[:, f]) for f, t in enumerate(tables)]
-    found = _called("the gradients", _gradients, lay_out, look_up, tables, ids, weights)
-    for f, gradient in enumerate(found):
+    gradients = _called("the gradients", _gradients, lay_out, look_up, tables, ids, weights)
+    for f, gradient in enumerate(gradients):
         _same(f"the gradient of table {f}", gradient, wanted[f], hint)
     if line := stops_at(look_up, laid, ids):
         raise AssertionError(f"right, but torch.compile(fullgraph=True) stops at {line}")
@@ -188,13 +188,13 @@ def _gradients(
     out = look_up(parts, ids)
     if not out.requires_grad:
         raise AssertionError(NO_GRADIENT)
-    found = torch.autograd.grad(out, leaves + own, weights, allow_unused=True)
-    found = [gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient for gradient in found]
-    whole = [each for each in found[len(leaves) :] if each is not None and each.shape == (sum(HEIGHTS), 16)]
-    found = whole[0].split(HEIGHTS) if whole else found[: len(leaves)]
-    if any(gradient is None for gradient in found):
+    grads = torch.autograd.grad(out, leaves + own, weights, allow_unused=True)
+    grads = [gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient for gradient in grads]
+    whole = [grad for grad in grads[len(leaves) :] if grad is not None and grad.shape == (sum(HEIGHTS), 16)]
+    grads = whole[0].split(HEIGHTS) if whole else grads[: len(leaves)]
+    if any(gradient is None for gradient in grads):
         raise AssertionError(NO_GRADIENT)
-    return list(found)
+    return list(grads)
 
 
 def _tensors_of(laid: object) -> list[Tensor]:

@@ -115,8 +115,8 @@ def show_look_ups() -> None:
     widths = {name: max(16, len(name) + 2) for name in settings}
     print(f"RECORDED, µs of a CUDA graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
     print(f"{'':30}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
-    for (model, tables, what), found in rows.groupby(["model", "tables", "what"], sort=False):
-        cells = {row["setting"]: _us_and_launches(row) for _, row in found.iterrows()}
+    for (model, tables, what), group in rows.groupby(["model", "tables", "what"], sort=False):
+        cells = {row["setting"]: _us_and_launches(row) for _, row in group.iterrows()}
         where = f"{model}, {tables:.0f} tables, {what}"
         print(f"{where:30}" + "".join(f"{cells.get(name, '–'):>{width}}" for name, width in widths.items()))
 

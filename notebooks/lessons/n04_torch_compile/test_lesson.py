@@ -27,12 +27,12 @@ def closed():
 
 def definitions(source: str) -> dict[str, str]:
     """The text of each class at the top level, and of each constant."""
-    lines, found = source.splitlines(), {}
+    lines, texts = source.splitlines(), {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef | ast.Assign):
             name = node.name if isinstance(node, ast.ClassDef) else ast.unparse(node.targets[0])
-            found[name] = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # ")[0]
-    return found
+            texts[name] = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # ")[0]
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_a_number_that_changes(of_the_module, graphs):
         def forward(self, x, factor):
             return x * (self.factor if of_the_module else factor)
 
-    made, model = [], Scaled()
+    captured, model = [], Scaled()
 
     def backend(graph, inputs):
-        made.append(graph)
+        captured.append(graph)
         return graph.forward
 
     compiled = torch.compile(model, backend=backend)
     for factor in (2, 3, 4, 5):
         model.factor = factor
         compiled(torch.ones(3), None if of_the_module else factor)
-    assert len(made) == graphs
+    assert len(captured) == graphs
 
 
 def test_one_tensor_looks_up_what_the_tables_do():
@@ -118,19 +118,19 @@ def test_the_limit_is_eight():
 def test_launches_are_recorded_in_small(monkeypatch, tmp_path):
     monkeypatch.setattr(experiment, "FOLDER", tmp_path)
     monkeypatch.setattr(experiment, "OPTIONS", {"default": {}, "not there": {"no_such_option": True}})
-    found = experiment.launches(rows=64, tables=10, backward=False)
-    assert "saved" in experiment.write_launches(found)
+    rows = experiment.launches(rows=64, tables=10, backward=False)
+    assert "saved" in experiment.write_launches(rows)
     (path,) = tmp_path.iterdir()
-    assert json.loads(path.read_text())["rows"] == found
-    assert found[0]["tables_a_launch"] == [1] * 10
-    assert found[0]["look_ups"] == 10
-    assert "no such option" in found[1]["match"]
+    assert json.loads(path.read_text())["rows"] == rows
+    assert rows[0]["tables_a_launch"] == [1] * 10
+    assert rows[0]["look_ups"] == 10
+    assert "no such option" in rows[1]["match"]
 
 
 def test_what_is_saved_pays():
-    found = recorded.pays("main")
-    assert found.cold > found.warm > 0
-    assert found.steps(found.cold) == pytest.approx(1e3 * found.cold / found.saved, abs=1)
+    payoff = recorded.pays("main")
+    assert payoff.cold > payoff.warm > 0
+    assert payoff.steps(payoff.cold) == pytest.approx(1e3 * payoff.cold / payoff.saved, abs=1)
     assert len(pictures.pays("main").axes[0].lines) == 5
 
 

@@ -61,10 +61,10 @@ COUNTS = {  # what the compiler takes, and the launches that it makes of it
 @pytest.mark.parametrize("op", sorted(COUNTS))
 def test_launches(op):
     function, inputs, expected = COUNTS[op]
-    found = count(triton_source(function, *inputs))
-    assert {kind: found.get(kind) for kind in expected} == expected
+    counts = count(triton_source(function, *inputs))
+    assert {kind: counts.get(kind) for kind in expected} == expected
     if importlib.import_module(f"kernels.ops.{op}").STOPS.startswith("nowhere"):
-        assert sum(found.values()) == 1
+        assert sum(counts.values()) == 1
 
 
 def test_each_op_says_it():

@@ -38,8 +38,8 @@ def _median(*arguments) -> float:
 
 def _row(name: str) -> tuple:
     """launches, ms of the kernels, ms of the step."""
-    found = step(name)
-    return found["launches"], found["busy_ms"], found["ms"]
+    row = step(name)
+    return row["launches"], row["busy_ms"], row["ms"]
 
 
 def _time_between() -> tuple:
@@ -72,22 +72,22 @@ def _late() -> tuple:
 
 
 def _pending() -> tuple:
-    found = [recorded.last_forward(name) for name in (PLAIN, MARKED, NO_GRAD)]
-    assert found[0] > 2 * max(found[1:])
-    return tuple(found)
+    times = [recorded.last_forward(name) for name in (PLAIN, MARKED, NO_GRAD)]
+    assert times[0] > 2 * max(times[1:])
+    return tuple(times)
 
 
 def _stored(cell: str) -> str:
     """What the cell of this id has printed, as it is stored."""
-    (found,) = (each for each in json.loads(NOTEBOOK.read_text())["cells"] if each["id"] == cell)
-    return "".join(line for output in found["outputs"] for line in output.get("text", ()))
+    (entry,) = (entry for entry in json.loads(NOTEBOOK.read_text())["cells"] if entry["id"] == cell)
+    return "".join(line for output in entry["outputs"] for line in output.get("text", ()))
 
 
 def _alive() -> tuple:
     """MB made and at the peak."""
-    made, peak = (float(mb) for mb in re.findall(r"counted ([\d.]+) MB", _stored("alive")))
-    assert made > 2 * peak
-    return made, peak
+    total, peak = (float(mb) for mb in re.findall(r"counted ([\d.]+) MB", _stored("alive")))
+    assert total > 2 * peak
+    return total, peak
 
 
 def _pairs_mb() -> tuple:
@@ -106,7 +106,7 @@ def _captured() -> tuple:
 
 def _gradients() -> tuple:
     captured, gone = _memory("captured"), _memory("graph deleted")
-    model = DLRM(shape_of(replace(next(each for each in TRACED_STEPS if each.number == "18"), largest_table=2000)))
+    model = DLRM(shape_of(replace(next(item for item in TRACED_STEPS if item.number == "18"), largest_table=2000)))
     dense = sum(p.numel() for name, p in model.named_parameters() if "tables" not in name)
     assert np.isclose(captured["graph_allocated_mb"], 4 * dense / 1e6, atol=0.01), "it is not the MLPs' gradients"
     assert gone["graph_reserved_mb"] > captured["graph_allocated_mb"], "they do not outlive it"
@@ -158,8 +158,8 @@ def _gap(size: int) -> float:
 
 def _apart(size: int) -> tuple:
     """The gaps explain the difference: the formula leaves them out."""
-    formula, found, gap = _formula_us(64, size), recorded.saved_us(64, size)[1], _gap(size)
-    assert abs(found - (formula + 64 * gap)) < 0.1 * 64 * gap
+    formula, saved, gap = _formula_us(64, size), recorded.saved_us(64, size)[1], _gap(size)
+    assert abs(saved - (formula + 64 * gap)) < 0.1 * 64 * gap
     return _miss(64, size, gap)
 
 

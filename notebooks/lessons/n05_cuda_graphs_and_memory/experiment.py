@@ -78,8 +78,8 @@ def own_step(device: torch.device, rounds: int, rows: int) -> Iterator[dict]:
     if device.type == "cuda":
         steps["graph"] = partial(program.graphed(*models[1], batch), *batch)
     losses = [torch.stack([step() for _ in range(3)]) for step in steps.values()]
-    for found in losses:
-        torch.testing.assert_close(found, losses[0])
+    for values in losses:
+        torch.testing.assert_close(values, losses[0])
     for name, us in _us(steps, 5, rounds).items():
         yield {"variant": name, "us": us}
 
@@ -131,20 +131,20 @@ def replay(
     device: torch.device, rounds: int, kernels: Sequence[int] = KERNELS, sizes: Sequence[int] = BYTES
 ) -> Iterator[dict]:
     for count, size in itertools.product(kernels, sizes):
-        given, buffer = (torch.ones(size // 4, device=device) for _ in range(2))
+        source, buffer = (torch.ones(size // 4, device=device) for _ in range(2))
         chain = _chain(count)
         graph, out = capture(chain, buffer)
-        replayed = partial(copied_and_replayed, graph, buffer, given)
+        replayed = partial(copied_and_replayed, graph, buffer, source)
         out.fill_(float("nan"))
         replayed()
-        torch.testing.assert_close(out, chain(given))
-        ways = {"eager": partial(chain, given), "copy and replay": replayed, "replay": graph.replay}
+        torch.testing.assert_close(out, chain(source))
+        ways = {"eager": partial(chain, source), "copy and replay": replayed, "replay": graph.replay}
         for name, us in _us(ways, 10, rounds).items():
             yield {"variant": name, "kernels": count, "bytes": size, "us": us}
 
 
-def copied_and_replayed(graph: Graph, buffer: Tensor, given: Tensor) -> None:
-    buffer.copy_(given)
+def copied_and_replayed(graph: Graph, buffer: Tensor, source: Tensor) -> None:
+    buffer.copy_(source)
     graph.replay()
 
 
@@ -160,10 +160,10 @@ def _chain(count: int) -> Callable[[Tensor], Tensor]:
 def pools_of(device: torch.device) -> dict:
     """MB now: allocated and reserved outside any graph's pool, and in the graphs'."""
     torch.cuda.synchronize()
-    found = {}
+    sizes = {}
     for prefix, place in (("", "cache"), ("graph_", "pools")):
-        found[f"{prefix}reserved_mb"], found[f"{prefix}allocated_mb"] = program.held()[place]
-    return found
+        sizes[f"{prefix}reserved_mb"], sizes[f"{prefix}allocated_mb"] = program.held()[place]
+    return sizes
 
 
 def _us(steps: Mapping[str, Callable], block: int, rounds: int) -> dict[str, list[float]]:
@@ -215,13 +215,13 @@ class Graphs(Experiment):
     def late(self) -> None:
         self._on_gpu("late", late)
 
-    def _on_gpu(self, part: str, found: Callable[[], Iterator[dict]]) -> None:
+    def _on_gpu(self, part: str, make_rows: Callable[[], Iterator[dict]]) -> None:
         if self.device.type == "cuda":
-            self._rows(part, found())
+            self._rows(part, make_rows())
 
-    def _rows(self, part: str, found: Iterator[dict]) -> None:
+    def _rows(self, part: str, rows: Iterator[dict]) -> None:
         _free(self.device)
-        for row in found:
+        for row in rows:
             self.add(part, None, True, **row)
 
 

@@ -68,10 +68,10 @@ class _Recorder(TorchDispatchMode):
         for schema, value in zip(operator._schema.arguments, arguments, strict=False):
             if schema.is_write and isinstance(value, Tensor):
                 self.written.setdefault(value.untyped_storage().data_ptr(), (_same(value), value.detach().clone()))
-        taken = {t.untyped_storage().data_ptr() for t in tree_leaves((arguments, named)) if isinstance(t, Tensor)}
+        storages = {t.untyped_storage().data_ptr() for t in tree_leaves((arguments, named)) if isinstance(t, Tensor)}
         out = operator(*arguments, **named)
         new = [
-            t for t in tree_leaves(out) if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in taken
+            t for t in tree_leaves(out) if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in storages
         ]
         self.made += [_same(tensor) for tensor in new]
         views = isinstance(out, Tensor) and not new and not any(a.is_write for a in operator._schema.arguments)
@@ -90,9 +90,9 @@ class _Recorder(TorchDispatchMode):
 
     @torch.no_grad()
     def replay(self) -> None:
-        for operator, arguments, named, made in self.calls:
+        for operator, arguments, named, outputs in self.calls:
             out = operator(*arguments, **named)
-            for place, value in zip(made, [t for t in tree_leaves(out) if isinstance(t, Tensor)], strict=False):
+            for place, value in zip(outputs, [t for t in tree_leaves(out) if isinstance(t, Tensor)], strict=False):
                 place.copy_(value)
 
 

@@ -47,15 +47,15 @@ def addresses() -> Figure:
     return figure
 
 
-def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
-    """MB of a step's tensors that are alive after each of its operators; made: bytes of all of them together."""
+def alive(history: Sequence[tuple[str, int]], total: int) -> Figure:
+    """MB of a step's tensors that are alive after each of its operators; total: bytes of all of them together."""
     names, mb = [name for name, _ in history], np.array([size for _, size in history]) / 1e6
     figure, ax = open_panels((8.5, 2.8))
     ax.fill_between(range(len(mb)), mb, step="mid", color=POOL, alpha=0.35, lw=0)
     ax.step(range(len(mb)), mb, where="mid", color=POOL, lw=1)
     peak = int(mb.argmax())
-    said = f"peak: {mb[peak]:.1f} MB, in {names[peak].partition('.')[0]}"
-    ax.text(peak + 0.025 * len(mb), mb[peak], said, fontsize=8.5)
+    text = f"peak: {mb[peak]:.1f} MB, in {names[peak].partition('.')[0]}"
+    ax.text(peak + 0.025 * len(mb), mb[peak], text, fontsize=8.5)
     (loss,) = (at for at, name in enumerate(names) if name.startswith("binary_cross_entropy"))
     ax.axvline(loss, color="0.4", lw=0.8, ls=":")
     ax.text(loss, mb.max() * 1.12, " the backward begins", fontsize=8.5)
@@ -64,20 +64,20 @@ def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
         arrowprops={"arrowstyle": "->"},
     )
     ax.set(xlabel="operators, in order", ylabel="MB alive", ylim=(0, mb.max() * 1.25), xlim=(0, len(mb) * 1.02))
-    ax.set_title(f"MEASURED here: a step makes {made / 1e6:.1f} MB of tensors", loc="left", fontsize=9)
+    ax.set_title(f"MEASURED here: a step makes {total / 1e6:.1f} MB of tensors", loc="left", fontsize=9)
     return figure
 
 
 def pools() -> Figure:
     """MB in PyTorch's own cache and in the graph's pool, by phase."""
-    found = [recorded.GRAPHS.one("memory", variant=phase) for phase in PHASES]
+    rows = [recorded.GRAPHS.one("memory", variant=phase) for phase in PHASES]
     figure, ax = open_panels((8.5, 2.8))
     width = 0.38
     for side, (prefix, colour, name) in enumerate((("", CACHE, "cache"), ("graph_", POOL, "graph's pool"))):
         at = np.arange(len(PHASES)) + (side - 0.5) * width
-        reserved = [row[f"{prefix}reserved_mb"] for row in found]
+        reserved = [row[f"{prefix}reserved_mb"] for row in rows]
         bars = ax.bar(at, reserved, width, color=FREE, edgecolor=colour, label=f"{name}: reserved")
-        ax.bar(at, [row[f"{prefix}allocated_mb"] for row in found], width, color=colour, label=f"{name}: allocated")
+        ax.bar(at, [row[f"{prefix}allocated_mb"] for row in rows], width, color=colour, label=f"{name}: allocated")
         ax.bar_label(bars, [f"{mb:.0f}" if mb else "" for mb in reserved], fontsize=8)
     ax.set_xticks(range(len(PHASES)), PHASES)
     ax.set(ylabel="MB", ylim=(0, 140))
@@ -114,5 +114,5 @@ def pays(saved: Callable) -> Figure:
 
 def disturbed(kernels: int, size: int) -> bool:
     """Whether eager took over a fifth longer than with more bytes, which cannot take less time."""
-    larger = [np.median(recorded.rounds_us("eager", kernels, each)) for each in BYTES if each > size]
+    larger = [np.median(recorded.rounds_us("eager", kernels, other)) for other in BYTES if other > size]
     return bool(larger and np.median(recorded.rounds_us("eager", kernels, size)) > 1.2 * min(larger))

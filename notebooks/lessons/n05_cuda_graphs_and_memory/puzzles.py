@@ -53,11 +53,11 @@ def _call(answer: Callable, xs: Tensor, ys: Tensor, factor: Tensor) -> Tensor:
     buffers = torch.zeros_like(xs[0]), torch.zeros_like(ys[0])
     factor = factor.clone()
     graph, out = capture(lambda x, y: factor * x + y, *buffers)
-    addresses, found = [buffer.data_ptr() for buffer in buffers], []
-    given = [(x.clone(), y.clone()) for x, y in zip(xs, ys, strict=True)]
-    for inputs in given:
+    addresses, results = [buffer.data_ptr() for buffer in buffers], []
+    pairs = [(x.clone(), y.clone()) for x, y in zip(xs, ys, strict=True)]
+    for inputs in pairs:
         before = graph.replays
-        found.append(_tensor(answer(graph, buffers, out, inputs)))
+        results.append(_tensor(answer(graph, buffers, out, inputs)))
         _once(graph, before)
         if [buffer.data_ptr() for buffer in buffers] != addresses:
             raise AssertionError(
@@ -65,14 +65,14 @@ def _call(answer: Callable, xs: Tensor, ys: Tensor, factor: Tensor) -> Tensor:
                 "Hint: Leave the buffer where it is, and copy the input into its memory."
             )
         held = all(torch.equal(buffer, tensor) for buffer, tensor in zip(buffers, inputs, strict=True))
-        if not held and torch.equal(found[-1], scaled_sum(*inputs, factor)):
+        if not held and torch.equal(results[-1], scaled_sum(*inputs, factor)):
             raise AssertionError(
                 "the buffers do not hold the inputs, so the graph has computed another result than yours"
             )
-    kept = zip(given, xs, ys, strict=True)
+    kept = zip(pairs, xs, ys, strict=True)
     if any(not (torch.equal(x, own_x) and torch.equal(y, own_y)) for (x, y), own_x, own_y in kept):
         raise AssertionError("an input was written to, but it belongs to the caller")
-    return torch.stack(found)
+    return torch.stack(results)
 
 
 def _once(graph: Graph, before: int) -> None:
@@ -110,15 +110,15 @@ def counted_step(weight: Tensor, grad: Tensor, steps: Tensor) -> None:
 
 
 def _step(answer: Callable, weight: Tensor, grad: Tensor, steps: Tensor) -> None:
-    buffer, said = torch.zeros_like(grad), io.StringIO()
+    buffer, printed = torch.zeros_like(grad), io.StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(printed):
             graph, _ = capture(lambda w, g, s: answer(w, g, s), weight, buffer, steps)
     except RuntimeError as error:
         raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}\n{READS}") from error
-    if said.getvalue():
+    if printed.getvalue():
         raise AssertionError(
-            f"it printed while it was captured: {said.getvalue().splitlines()[0]!r}\nHint: A replay runs no "
+            f"it printed while it was captured: {printed.getvalue().splitlines()[0]!r}\nHint: A replay runs no "
             "Python, so it prints nothing. During the capture no value is computed. Print after a replay, outside."
         )
     buffer.copy_(grad)

@@ -19,10 +19,10 @@ SMALL = 1 << 12  # bytes: what a kernel does with so few takes next to no time
 def step(name: str) -> dict[str, float]:
     """A traced step: ms, launches by the host, kernels, ms of these, µs of copies on the GPU, MB at the peak."""
     run = json.loads((TRACES / name / "run.json").read_text())
-    found, copies = run["facts"], sum(each["us"] for each in run["key_averages"] if "Memcpy" in each["name"])
+    facts, copies = run["facts"], sum(row["us"] for row in run["key_averages"] if "Memcpy" in row["name"])
     return {
-        "ms": run["step_ms"], "launches": found["launches"], "kernels": found["kernels"],
-        "busy_ms": found["busy_us"] / 1e3, "copy_us": copies / run["active_steps"], "peak_mb": run["peak_bytes"] / 1e6,
+        "ms": run["step_ms"], "launches": facts["launches"], "kernels": facts["kernels"],
+        "busy_ms": facts["busy_us"] / 1e3, "copy_us": copies / run["active_steps"], "peak_mb": run["peak_bytes"] / 1e6,
     }
 
 
@@ -49,8 +49,8 @@ def replay_us() -> float:
 
 def late(runs: int) -> str:
     """What was found in a result that was read after the next call, after so many calls."""
-    found = GRAPHS.one("late", variant="reduce-overhead", before=runs)["found"]
-    return found.replace("run's", "call's")
+    text = GRAPHS.one("late", variant="reduce-overhead", before=runs)["found"]
+    return text.replace("run's", "call's")
 
 
 def last_forward(variant: str) -> float:

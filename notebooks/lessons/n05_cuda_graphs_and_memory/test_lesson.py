@@ -23,8 +23,8 @@ NOTEBOOK = ROOM.parents[1] / "05_cuda_graphs_and_memory.ipynb"
 
 def definitions(text: str) -> dict[str, str]:
     lines = text.splitlines()
-    found = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found}
+    nodes = [node for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in nodes}
 
 
 def cells() -> dict[str, str]:

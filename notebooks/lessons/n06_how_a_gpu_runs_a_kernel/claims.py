@@ -47,16 +47,16 @@ def law(programs: int, block: int) -> float:
 
 
 def _latencies() -> tuple:
-    found = [latency_ns(level) for level in ("L1", "L2", "HBM")]
-    assert found[0] < found[1] / 2
-    assert found[1] < found[2] / 2
-    return tuple(found)
+    latencies = [latency_ns(level) for level in ("L1", "L2", "HBM")]
+    assert latencies[0] < latencies[1] / 2
+    assert latencies[1] < latencies[2] / 2
+    return tuple(latencies)
 
 
 def _strides() -> tuple:
-    found = {n: stride_gb(n) for n in (1, 2, 8)}
-    for n, rate in found.items():
-        assert 0.75 < rate * n / found[1] < 1.25, f"stride {n} is not what its sectors say"
+    rates = {n: stride_gb(n) for n in (1, 2, 8)}
+    for n, rate in rates.items():
+        assert 0.75 < rate * n / rates[1] < 1.25, f"stride {n} is not what its sectors say"
     return ()
 
 
@@ -72,9 +72,9 @@ def _requests() -> tuple:
 
 
 def _bytes_an_element() -> tuple:
-    found = 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") / Sizes().reads
-    assert round(found) == 64
-    return (found,)
+    size = 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") / Sizes().reads
+    assert round(size) == 64
+    return (size,)
 
 
 def _moved() -> tuple:
@@ -115,10 +115,10 @@ def _step_4() -> tuple:
 def _dealt_out() -> tuple:
     """More programs than there is room for do not make the loop faster; a program a tile is."""
     record = GPU.with_part("queued")
-    found = {programs: record.one("queued", block=512, programs=programs) for programs in (0, 16, 64)}
-    assert not apart(found[64], found[16])
-    assert apart(found[0], found[16])
-    return 64, 16, 100 * (found[64]["us_p50"] / found[0]["us_p50"] - 1)
+    rows = {programs: record.one("queued", block=512, programs=programs) for programs in (0, 16, 64)}
+    assert not apart(rows[64], rows[16])
+    assert apart(rows[0], rows[16])
+    return 64, 16, 100 * (rows[64]["us_p50"] / rows[0]["us_p50"] - 1)
 
 
 def _begins() -> tuple:
@@ -160,8 +160,8 @@ def _same_bytes() -> tuple:
 
 
 def _loops() -> list:
-    found = GPU.rows("flight")
-    return [row for _, row in found[found["programs"] > 0].iterrows()]
+    rows = GPU.rows("flight")
+    return [row for _, row in rows[rows["programs"] > 0].iterrows()]
 
 
 def _loops_with(elements: int) -> tuple:
@@ -255,9 +255,9 @@ def _registers() -> tuple:
 
 
 def _falls() -> tuple:
-    found = [recorded.reread_tb(size, "in step") for size in (2 * MIB, 8 * MIB, 32 * MIB)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 1.5 * found[-1]
+    rates = [recorded.reread_tb(size, "in step") for size in (2 * MIB, 8 * MIB, 32 * MIB)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 1.5 * rates[-1]
     return ()
 
 

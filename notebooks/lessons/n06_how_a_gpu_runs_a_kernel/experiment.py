@@ -186,8 +186,8 @@ class Gpu(Experiment):
         for order, labels in orders.items():
             own = ORDERS[order]
             first, step = (7919 * program, 2 * program + 1) if own else (program * tiles // programs, 1)
-            taken = (first + torch.arange(count, device=self.device) * step) % tiles
-            expected = x.view(tiles, TILE).sum(1)[taken].sum(1)
+            indices = (first + torch.arange(count, device=self.device) * step) % tiles
+            expected = x.view(tiles, TILE).sum(1)[indices].sum(1)
             launch = Launch(partial(self._reread, x, out, tiles, own, cache), out)
             ways.append(Way({"size": size} | labels, [launch], partial(torch.equal, expected), launch.code))
         moved = 4 * TILE * count * programs
@@ -234,9 +234,9 @@ class Gpu(Experiment):
     def ncu(self) -> None:
         """command, lines: what it prints, without what names this machine; why: it measured nothing ('' if it did)."""
         shown = " ".join(ncu_command())
-        found = nsight.run(ncu_command("ncu", sys.executable)) if self.gpu else {"lines": [], "why": "not run"}
-        self.extra["ncu"] = {"command": shown, **found}
-        print(f"ncu       {len(found['lines'])} lines {found['why']}", flush=True)
+        report = nsight.run(ncu_command("ncu", sys.executable)) if self.gpu else {"lines": [], "why": "not run"}
+        self.extra["ncu"] = {"command": shown, **report}
+        print(f"ncu       {len(report['lines'])} lines {report['why']}", flush=True)
 
     def launch_once(self) -> None:
         """only start what LAUNCHED says, each once, in its order: what ncu is given"""
@@ -263,15 +263,15 @@ def products(sizes: Sizes) -> list[tuple[str, int, int, int]]:
     """(name, rows, depth, columns): the layers of the main preset, its interaction, that of `outer`, and a square."""
     model = preset("main").model
     features = 27 * 26 // 2 + model.embedding_dim  # what the top MLP is given: the pairs and the dense vector
-    found = []
+    shapes = []
     for rows in sizes.batches:
         for name, widths in (("bottom", model.bottom), ("top", (features, *model.top))):
             layers = enumerate(itertools.pairwise(widths), 1)
-            found += [(f"{name} {number}", rows, depth, columns) for number, (depth, columns) in layers]
-        found.append(("top 1 padded", rows, -(-features // 8) * 8, model.top[0]))
-        found.append(("pairs", rows, 16, 27))
-    found.append(("outer", min(sizes.batches), (27 * 16) ** 2 if sizes.square > 1000 else 64, 512))
-    return [*found, ("square", *3 * (sizes.square,))]
+            shapes += [(f"{name} {number}", rows, depth, columns) for number, (depth, columns) in layers]
+        shapes.append(("top 1 padded", rows, -(-features // 8) * 8, model.top[0]))
+        shapes.append(("pairs", rows, 16, 27))
+    shapes.append(("outer", min(sizes.batches), (27 * 16) ** 2 if sizes.square > 1000 else 64, 512))
+    return [*shapes, ("square", *3 * (sizes.square,))]
 
 
 def properties_of(device: torch.device) -> dict:
@@ -285,9 +285,9 @@ def properties_of(device: torch.device) -> dict:
         "warp_size",
     )
     clocks = machine.output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader,nounits")
-    found = {name: getattr(properties, name) for name in names if hasattr(properties, name)}
+    values = {name: getattr(properties, name) for name in names if hasattr(properties, name)}
     both = [int(number) for number in re.findall(r"\d+", clocks.splitlines()[0])] if clocks else []
-    return found | dict(zip(("max_sm_mhz", "max_memory_mhz"), both, strict=False))
+    return values | dict(zip(("max_sm_mhz", "max_memory_mhz"), both, strict=False))
 
 
 def ncu_command(ncu: str = "ncu", python: str = "python") -> list[str]:

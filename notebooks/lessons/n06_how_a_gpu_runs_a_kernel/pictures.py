@@ -123,10 +123,10 @@ def draw_stride(predicted: Mapping[int, float | None]) -> Figure:
     for size, colour in ((SECTOR, "C0"), (2 * SECTOR, "C2")):
         rates = [1e3 * memory_tb_per_s() * 4 / min(4 * stride, size) for stride in strides]
         ax.plot(strides, rates, color=colour, ls="--", lw=1, label=f"if {size} bytes come at a time")
-    found = GPU.rows("stride").sort_values("stride")
-    ax.plot(found["stride"], [gb_per_s(row) for _, row in found.iterrows()], "C1o", ms=5, label=RECORDED)
-    said = {stride: rate for stride, rate in predicted.items() if rate}
-    ax.plot(list(said), list(said.values()), "kx", ms=6, label="your prediction" if said else None)
+    rows = GPU.rows("stride").sort_values("stride")
+    ax.plot(rows["stride"], [gb_per_s(row) for _, row in rows.iterrows()], "C1o", ms=5, label=RECORDED)
+    guesses = {stride: rate for stride, rate in predicted.items() if rate}
+    ax.plot(list(guesses), list(guesses.values()), "kx", ms=6, label="your prediction" if guesses else None)
     ax.set(xscale="log", yscale="log", xlabel="stride, in elements of 4 bytes", ylabel="GB/s of what was asked for")
     ax.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
     ax.set_yticks([200, 500, 1000, 2000, 5000], labels=["200", "500", "1000", "2000", "5000"])
@@ -163,10 +163,10 @@ def draw_flight(law: Callable[[int, int], float]) -> Figure:
     idle = recorded.latency_ns("HBM")
     law_gb = [law(1, size) for size in sizes]
     left.plot([4 * size / 1e3 for size in sizes], law_gb, "k--", lw=1, label=f"the law, {idle:.0f} ns")
-    found = GPU.rows("flight")
-    found = found[found["programs"] > 0]
+    rows = GPU.rows("flight")
+    rows = rows[rows["programs"] > 0]
     for few, colour, label in ((True, "C1", "at most 16 warps per SM"), (False, "C0", "32 or 64 warps per SM")):
-        some = [row for _, row in found.iterrows() if (4 * recorded.resident(row) <= 16) == few]
+        some = [row for _, row in rows.iterrows() if (4 * recorded.resident(row) <= 16) == few]
         flying, rates = [recorded.in_flight(row) for row in some], [gb_per_s(row) for row in some]
         left.plot(flying, rates, "o", color=colour, ms=4, label=label)
         waits = [1e3 * kb * sms() / (rate / 2) for kb, rate in zip(flying, rates, strict=True)]

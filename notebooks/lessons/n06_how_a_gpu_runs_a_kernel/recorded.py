@@ -84,10 +84,10 @@ def _copy(block: int, programs: int) -> tuple[str, dict]:
 def idle_per_ns() -> float | None:
     """How many programs begin per ns if they copy nothing."""
     try:
-        found = GPU.rows("idle")
+        rows = GPU.rows("idle")
     except LookupError:
         return None
-    return _per_ns(found.loc[found["programs"].idxmax()])
+    return _per_ns(rows.loc[rows["programs"].idxmax()])
 
 
 def _per_ns(row: pandas.Series) -> float:
@@ -123,8 +123,8 @@ def in_flight(row: pandas.Series) -> float:
 
 def product(name: str, precision: str = "bf16") -> pandas.Series:
     """The product of this name, of the larger batch where there are two."""
-    found = GPU.rows("product", name=name, precision=precision)
-    return found.loc[found["rows"].idxmax()]
+    rows = GPU.rows("product", name=name, precision=precision)
+    return rows.loc[rows["rows"].idxmax()]
 
 
 def pointwise() -> pandas.Series:
@@ -144,16 +144,16 @@ def ridge(precision: str) -> float:
 
 def ncu(launched: str, metric: str, record: Record = GPU) -> float | None:
     """What ncu counted of the launch of this name; bytes in GB."""
-    found = launches(record.head("ncu", "lines"))[LAUNCHED.index(launched) :][:1]
-    value = found[0][1].get(metric) if found else None
+    matches = launches(record.head("ncu", "lines"))[LAUNCHED.index(launched) :][:1]
+    value = matches[0][1].get(metric) if matches else None
     return value / 1e9 if value is not None and "bytes" in metric else value
 
 
 def show_ncu(metrics: dict[str, str], *launched: str) -> None:
     """Print a line a metric, a column a launch: of the H200, or else of another GPU that has all, with its name."""
-    whole = (each for each in (GPU, *GPU._others()) if all(ncu(name, m, each) for name in launched for m in metrics))
+    whole = (gpu for gpu in (GPU, *GPU._others()) if all(ncu(name, m, gpu) for name in launched for m in metrics))
     record = next(whole, GPU)
     print(f"{'' if record is GPU else record.head('GPU'):28}" + "".join(f"{name:>16}" for name in launched))
     for metric, meaning in metrics.items():
-        found = [ncu(name, metric, record) for name in launched]
-        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.{2 * (x < 1000)}f}':>16}" for x in found))
+        cells = [ncu(name, metric, record) for name in launched]
+        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.{2 * (x < 1000)}f}':>16}" for x in cells))

@@ -131,10 +131,10 @@ def test_what_ncu_prints(monkeypatch):
   strided_kernel (32768, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
     dram__bytes_read.sum     Mbyte     134.2
 """
-    found = ncu.ncu_lines(printed)
-    assert found["why"] == ""
-    assert found["lines"][0] == "python"
-    assert len(found["lines"]) == 3
+    report = ncu.ncu_lines(printed)
+    assert report["why"] == ""
+    assert report["lines"][0] == "python"
+    assert len(report["lines"]) == 3
     refused = ncu.ncu_lines("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
     assert refused == {"lines": [], "why": "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"}
     assert ncu.ncu_lines("")["why"] == "no metric came"

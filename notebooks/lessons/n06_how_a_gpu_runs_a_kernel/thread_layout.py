@@ -23,10 +23,10 @@ class Copy:
 
 def copy(block: int, num_warps: int = 4) -> Copy:
     """copy_kernel with this BLOCK, for an H200; pointers and n are divisible by 16."""
-    made = compiled(
+    binary = compiled(
         "lessons.n06_how_a_gpu_runs_a_kernel.memory_kernels.copy_kernel",
         (("x", "*fp32"), ("out", "*fp32"), ("n", "i32")), (("BLOCK", block),),
         aligned=("x", "out", "n"), num_warps=num_warps,
     )
-    layout, elements = re.search(r"(#ttg\.blocked<\{sizePerThread = \[(\d+)\][^\n]*)", made.ttgir).groups()
-    return Copy(layout, int(elements), sum("LDG." in line for line in sass(made.cubin)), registers(made.cubin))
+    layout, elements = re.search(r"(#ttg\.blocked<\{sizePerThread = \[(\d+)\][^\n]*)", binary.ttgir).groups()
+    return Copy(layout, int(elements), sum("LDG." in line for line in sass(binary.cubin)), registers(binary.cubin))

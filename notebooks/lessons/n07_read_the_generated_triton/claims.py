@@ -110,13 +110,13 @@ def _kept_small() -> tuple:
 def _in_flight() -> tuple:
     """KB an SM with two and with four elements a lane: by the stored table one number each, whatever the warps."""
     rows = re.findall(r"^ *(\d+) +(\d+) +(\d+) +(\d+)$", _printed("sweep"), flags=re.M)
-    found = {}
+    by_lane = {}
     for block, warps, lane, shown in (map(int, row) for row in rows):
         assert lane == block // (LANES * warps)
         assert shown == round(arithmetic.in_flight(block, warps, {2: 18, 4: 22, 8: 32}[lane]))
-        found.setdefault(lane, set()).add(shown)
-    assert [len(values) for values in found.values()] == [1, 1, 1]
-    return *found[2], *found[4]
+        by_lane.setdefault(lane, set()).add(shown)
+    assert [len(values) for values in by_lane.values()] == [1, 1, 1]
+    return *by_lane[2], *by_lane[4]
 
 
 def _law() -> tuple:
@@ -146,8 +146,8 @@ def _configs_alike() -> tuple:
 def _two_a_lane() -> tuple:
     """Percent that two elements a lane take longer than four with as many warps, at most, by the stored output.
     With most warps, and so fewest programs, they take longest."""
-    found = _times("sweep")
-    two, four = ([found[f"({lane * LANES * warps}, {warps})"] for warps in (4, 8, 16)] for lane in (2, 4))
+    times = _times("sweep")
+    two, four = ([times[f"({lane * LANES * warps}, {warps})"] for warps in (4, 8, 16)] for lane in (2, 4))
     assert two[0] < two[1] < two[2]
     longer = [100 * (slow / fast - 1) for slow, fast in zip(two, four, strict=True)]
     assert min(longer) > 1
@@ -212,14 +212,14 @@ def _odd() -> tuple:
 def _loads() -> tuple:
     """Loads before the first exponential, of all, at an odd size; all of them in the other two kernels."""
     lines = re.findall(r"^(.+): (\d+) of (\d+) loads", _printed("order"), re.M)
-    found = {name: (int(before), int(loads)) for name, before, loads in lines}
-    assert all(found[name][0] == found[name][1] for name in ("literal", "narrow"))
+    counts = {name: (int(before), int(loads)) for name, before, loads in lines}
+    assert all(counts[name][0] == counts[name][1] for name in ("literal", "narrow"))
     for name, variant in {"literal": "literal", "an odd size": "an odd size"}.items():  # the recorded machine code
         order = re.search(rf"^{name}: .*\n(\S+)$", _printed("order"), re.M)[1]
         assert len(order) == GENERATED.one("candidate", variant=variant, XBLOCK=1024, rows=recorded.rows_of(variant))[
             "instructions"
         ]
-    return found["an odd size"]
+    return counts["an odd size"]
 
 
 def _instructions() -> tuple:

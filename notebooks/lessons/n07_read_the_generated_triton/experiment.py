@@ -85,9 +85,9 @@ def compile_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
         return run(self, *arguments, **named)
 
     def watched_benchmark(self, *arguments, **named):
-        found = benchmark(self, *arguments, **named)
-        times.update({key(launcher.config): 1e3 * ms for launcher, ms in found.items()})
-        return found
+        timings = benchmark(self, *arguments, **named)
+        times.update({key(launcher.config): 1e3 * ms for launcher, ms in timings.items()})
+        return timings
 
     with ExitStack() as stack:
         for change in (
@@ -104,10 +104,10 @@ def compile_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
     (module,), (chosen, arguments) = modules, seen[-1]
     (launcher,) = chosen.launchers
     tried = list(times) or [key(launcher.config)]
-    found = [(dict(blocks), warps, stages, times.get((blocks, warps, stages))) for blocks, warps, stages in tried]
+    candidates = [(dict(blocks), warps, stages, times.get((blocks, warps, stages))) for blocks, warps, stages in tried]
     kept = tried.index(key(launcher.config))
     registers = getattr(launcher, "n_regs", None)
-    return Generated(without_paths(module), arguments, found, kept, compiled, registers)
+    return Generated(without_paths(module), arguments, candidates, kept, compiled, registers)
 
 
 def key(config: Any) -> tuple[tuple, int, int]:
@@ -118,16 +118,17 @@ def lower_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
     """The same without a GPU: nothing is timed, and none is kept."""
     VARIANTS[variant].mark(x, y, bias)
     (module,) = triton_source(layer, x, y, bias)
-    made = Generated(module)
-    made.candidates = [
-        (compiled.blocks, compiled.num_warps, compiled.num_stages, None) for compiled in compile_candidates(made.source)
+    generated = Generated(module)
+    generated.candidates = [
+        (compiled.blocks, compiled.num_warps, compiled.num_stages, None)
+        for compiled in compile_candidates(generated.source)
     ]
-    names = [name for name, kind in metadata(function_of(made.source), "triton_meta", "signature").items()
+    names = [name for name, kind in metadata(function_of(generated.source), "triton_meta", "signature").items()
              if kind != "constexpr"]
     tensors = dict(zip(names, (*pointers(module, x, y, bias), torch.empty_like(x)), strict=False))
     sizes = {"ks0": x.shape[-1], "xnumel": x.numel()}
-    made.arguments = tuple(tensors[name] if name in tensors else sizes[name] for name in names)
-    return made
+    generated.arguments = tuple(tensors[name] if name in tensors else sizes[name] for name in names)
+    return generated
 
 
 def pointers(module: str, x: Tensor, y: Tensor, bias: Tensor) -> list[Tensor]:
@@ -179,12 +180,12 @@ class Candidates(Experiment):
     def operators(self) -> None:
         shape = self.sizes.large, COLUMNS
         x, y, bias = self.normal(*shape), self.normal(*shape), self.normal(COLUMNS)
-        found = {  # and how many tensors of x's size each moves; the bias is next to nothing
+        calls = {  # and how many tensors of x's size each moves; the bias is next to nothing
             "0.5 * y": (lambda: 0.5 * y, 2), "x + y": (lambda: x + y, 3), "x + bias": (lambda: x + bias, 2),
             "sigmoid": (x.sigmoid, 2),
         }
         ways = []
-        for name, (call, tensors) in found.items():
+        for name, (call, tensors) in calls.items():
             ways.append(Way({"name": name, "bytes": tensors * x.nbytes}, [call], partial(torch.equal, call())))
         self.compare("operators", ways, captured=False, rows=self.sizes.large)
 
@@ -196,13 +197,13 @@ class Candidates(Experiment):
         out = torch.empty(count, device=self.device)
         out2, out3 = out[: count // 2], out[: count // 3]
         sums_to_count = lambda total: bool((total / count - 1).abs() < 1e-3)  # noqa: E731
-        found = {
+        calls = {
             (1, 0): (lambda: ones.sum().reshape(1), sums_to_count),
             (2, 1): (lambda: torch.add(third, ones[-third.numel():], out=out3), lambda sums: bool((sums == 2).all())),
             (1, 1): (lambda: out2.copy_(half), lambda same: bool((same == 1).all())),
             (0, 1): (lambda: out.fill_(3.0), lambda same: bool((same == 3).all())),
         }
-        ways = [Way({"reads": of[0], "writes": of[1]}, [call], right) for of, (call, right) in found.items()]
+        ways = [Way({"reads": of[0], "writes": of[1]}, [call], right) for of, (call, right) in calls.items()]
         self.compare("mix", ways, bytes=ones.nbytes)
 
     @torch.no_grad()
@@ -219,44 +220,44 @@ class Candidates(Experiment):
         inputs = self.normal(*shape), self.normal(*shape), self.normal(shape[1])
         x, _, bias = inputs
         expected = layer(*inputs)
-        made = (compile_here if self.gpu else lower_here)(variant, *inputs)
-        self.extra.setdefault("sources", {}).setdefault(variant, made.module)
-        out = next(tensor for tensor in made.arguments if isinstance(tensor, Tensor) and none_of(tensor, *inputs))
+        generated = (compile_here if self.gpu else lower_here)(variant, *inputs)
+        self.extra.setdefault("sources", {}).setdefault(variant, generated.module)
+        out = next(tensor for tensor in generated.arguments if isinstance(tensor, Tensor) and none_of(tensor, *inputs))
         size = {"variant": variant, "rows": x.shape[0], "columns": x.shape[1], "bytes": moved(x, bias)}
 
         def right(result: Tensor) -> bool:
             return bool((result - expected).abs().max() <= 4e-6)
 
         def candidate(number: int, aligned: bool, **labels) -> Way:
-            blocks, warps, stages, own = made.candidates[number]
-            kept = number == (made.kept or 0)
-            run = Launch(launch(made, number, aligned), out)
+            blocks, warps, stages, own = generated.candidates[number]
+            kept = number == (generated.kept or 0)
+            run = Launch(launch(generated, number, aligned), out)
             if self.gpu is None:
                 run()  # the interpreter reads a kernel's text at its first run, and the next variant has its name
             labels = size | blocks | {"num_warps": warps, "kept": kept} | labels
             if aligned:
                 labels |= {"num_stages": stages, "inductor_us": own}
-                labels |= {"inductor_registers": made.registers if kept else None}
-            return Way(labels, [run], right, lambda: self.code(run, made, number, aligned, variant, kept))
+                labels |= {"inductor_registers": generated.registers if kept else None}
+            return Way(labels, [run], right, lambda: self.code(run, generated, number, aligned, variant, kept))
 
-        numbers = range(len(made.candidates))
-        found = [candidate(number, True) for number in numbers]
-        if made.compiled:
-            found.append(Way({"part": "torch.compile", **size}, [partial(made.compiled, *inputs)], right))
+        numbers = range(len(generated.candidates))
+        ways = [candidate(number, True) for number in numbers]
+        if generated.compiled:
+            ways.append(Way({"part": "torch.compile", **size}, [partial(generated.compiled, *inputs)], right))
         if variant == "literal":
-            found += [candidate(number, False, part="scalar") for number in numbers]
+            ways += [candidate(number, False, part="scalar") for number in numbers]
             eager = {"part": "eager", **size, "bytes": 9 * x.nbytes + bias.nbytes}
-            found.append(Way(eager, [partial(layer, *inputs)], right))
-            found.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))
-        return found
+            ways.append(Way(eager, [partial(layer, *inputs)], right))
+            ways.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))
+        return ways
 
-    def code(self, run: Launch, made: Generated, number: int, aligned: bool, variant: str, kept: bool) -> dict:
+    def code(self, run: Launch, generated: Generated, number: int, aligned: bool, variant: str, kept: bool) -> dict:
         """What a candidate is compiled to."""
         if self.gpu:
             ptx, cubin = run.compiled.asm["ptx"], run.compiled.asm["cubin"]
             counts = run.code()
         else:
-            compiled = without_gpu(made.source, aligned)[number]
+            compiled = without_gpu(generated.source, aligned)[number]
             ptx, cubin, counts = compiled.ptx, compiled.cubin, {"registers": compiled.registers, "spills": 0}
         instructions = sass(cubin)
         if variant == "literal" and aligned and kept:
@@ -283,13 +284,13 @@ def moved(x: Tensor, bias: Tensor) -> int:
     return 3 * x.nbytes + bias.nbytes
 
 
-def launch(made: Generated, number: int, aligned: bool = True) -> Callable[[], Any]:
+def launch(generated: Generated, number: int, aligned: bool = True) -> Callable[[], Any]:
     """One of the candidates, launched by Triton: on a GPU it is compiled as Inductor compiles it."""
-    blocks, warps, stages, _ = made.candidates[number]
-    grid = (-(-made.arguments[-1] // blocks["XBLOCK"]),)
-    kernel = jit(made.source, aligned_arguments(made.source) if aligned else ())[grid]
+    blocks, warps, stages, _ = generated.candidates[number]
+    grid = (-(-generated.arguments[-1] // blocks["XBLOCK"]),)
+    kernel = jit(generated.source, aligned_arguments(generated.source) if aligned else ())[grid]
     options = blocks | {"num_warps": warps, "num_stages": stages}
-    return lambda: kernel(*made.arguments, **options)
+    return lambda: kernel(*generated.arguments, **options)
 
 
 main = Candidates.main

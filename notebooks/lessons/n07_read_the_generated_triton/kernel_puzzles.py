@@ -25,7 +25,10 @@ def launch(kernel, x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: 
         zeros = [torch.zeros(tensor.shape) for tensor in (x, y, bias, out)]
         look_beside(kernel, grid, *zeros, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)
     parameters = inspect.signature(getattr(kernel, "fn", kernel)).parameters.values()
-    known = [each.name for each in parameters if "constexpr" in str(each.annotation) and each.name != "XBLOCK"]
+    known = [
+        parameter.name for parameter in parameters
+        if "constexpr" in str(parameter.annotation) and parameter.name != "XBLOCK"
+    ]
     if known:
         raise AssertionError(f"{', '.join(known)}: as a constexpr, each value needs a compilation of its own")
     kernel[grid](x, y, bias, out, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)
@@ -59,11 +62,11 @@ SPEC = Spec(open_sizes, _calls, outputs=(), mutated=("out",), cases=lambda names
 
 def _looked_at() -> list[tuple[str, tuple, Tensor, int]]:
     """A launch whose last program has a rest, and one without."""
-    found = []
+    launches = []
     for shape, programs in ((BESIDE, 0), ((8, 16), 2)):
         x, y, bias, out = (torch.zeros(size) for size in (shape, shape, shape[1], shape))
-        found.append((f"{shape[0]}×{shape[1]}", (x, y, bias, out, 0.5), out, programs))
-    return found
+        launches.append((f"{shape[0]}×{shape[1]}", (x, y, bias, out, 0.5), out, programs))
+    return launches
 
 
 HINT = "Program p stores elements p · XBLOCK to p · XBLOCK + XBLOCK - 1, as far as they are inside x: xmask says which."

@@ -41,9 +41,9 @@ def draw_index(element: int = 1300, rows: int = 4) -> Figure:
         (f"lanes of warp {warp}, {by}: {neighbours} elements each. {takes}: {columns}", LANES, 0, lane, "{}"),
     )
     for ax, (title, count, from_, chosen, text) in zip(axes, stripes, strict=True):
-        for each in range(count):
-            draw_box(ax, each / count, 0, 1 / count, 1, FETCHED if from_ + each == chosen else OTHER)
-            ax.text((each + 0.5) / count, 0.2, text.format(from_ + each), ha="center", va="center", size=8)
+        for index in range(count):
+            draw_box(ax, index / count, 0, 1 / count, 1, FETCHED if from_ + index == chosen else OTHER)
+            ax.text((index + 0.5) / count, 0.2, text.format(from_ + index), ha="center", va="center", size=8)
         if ax in axes[:2]:
             ax.plot([(element - start + 0.5) / shown] * 2, (0.4, 1), color=NEEDED, lw=2)
         ax.set_title(title, size=9, loc="left")

@@ -63,8 +63,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 def widths(ptx: str) -> list[int]:
     """Bytes that a lane reads in each load from global memory, in order."""
-    found = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[a-z](\d+)\s", ptx)
-    return [int(vector or 1) * int(bits) // 8 for vector, bits in found]
+    matches = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[a-z](\d+)\s", ptx)
+    return [int(vector or 1) * int(bits) // 8 for vector, bits in matches]
 
 
 BODY = """\

@@ -52,8 +52,8 @@ def an_element(row: pandas.Series) -> float:
 
 def widths(row: pandas.Series) -> str:
     """Bytes of a lane's reads, "16" or, the bias apart, "16, bias 4"."""
-    found = sorted((int(each) for each in row["accesses"]["ld"]), reverse=True)
-    return f"{found[0]}" if len(found) == 1 else f"{found[0]}, bias {found[-1]}"
+    sizes = sorted((int(size) for size in row["accesses"]["ld"]), reverse=True)
+    return f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}, bias {sizes[-1]}"
 
 
 def body(variant: str = "literal") -> list[str]:
@@ -120,14 +120,14 @@ def show_sweep(predicted: tuple[int, int] | None = None) -> None:
         print(NO_RECORD)
         return
     print(_head(record))
-    found = record.rows("sweep")
-    for lane, rows in found[found["name"] == "fused"].groupby("elements_a_lane"):
+    sweep = record.rows("sweep")
+    for lane, rows in sweep[sweep["name"] == "fused"].groupby("elements_a_lane"):
         cells = []
         for _, row in rows.sort_values("num_warps").iterrows():
-            said = " (your prediction)" if (row["XBLOCK"], row["num_warps"]) == predicted else ""
-            cells.append(f"{row['num_warps']:.0f} warps {row['us_p50']:,.1f} µs{said}")
+            mark = " (your prediction)" if (row["XBLOCK"], row["num_warps"]) == predicted else ""
+            cells.append(f"{row['num_warps']:.0f} warps {row['us_p50']:,.1f} µs{mark}")
         print(f"  {lane:.0f} elements per lane: {', '.join(cells)}")
-    print(f"  copy: {spread(found[found['name'] == 'copy'].iloc[0])} µs")
+    print(f"  copy: {spread(sweep[sweep['name'] == 'copy'].iloc[0])} µs")
 
 
 def show_mix() -> None:
@@ -138,9 +138,9 @@ def show_mix() -> None:
     except LookupError:
         print(NO_RECORD)
         return
-    found = record.rows("mix")
-    print(f"  PyTorch's kernels that move {found['bytes'].iloc[0] / 1e6:.0f} MB each:")
-    for _, row in found.iterrows():
+    mix = record.rows("mix")
+    print(f"  PyTorch's kernels that move {mix['bytes'].iloc[0] / 1e6:.0f} MB each:")
+    for _, row in mix.iterrows():
         what = f"{row['reads']:.0f} tensor{'s' * (row['reads'] != 1)} read, {row['writes']:.0f} written"
         print(f"  {what:26}{spread(row, 6)} µs, {gb_per_s(row):,.0f} GB/s")
 

@@ -37,8 +37,8 @@ NOTEBOOK = ROOM.parents[1] / "07_read_the_generated_triton.ipynb"
 
 def cells() -> list[str]:
     """The notebook's code."""
-    found = json.loads(NOTEBOOK.read_text())["cells"]
-    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
+    entries = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in entries if cell["cell_type"] == "code"]
 
 
 def test_pictures_and_tables(capsys):
@@ -112,18 +112,18 @@ def test_the_cells_configs_are_those_of_the_experiment():
 
 def module() -> str:
     x, y, bias = torch.empty(65536, 512), torch.empty(65536, 512), torch.empty(512)
-    (found,) = triton_source(layer_variants.layer, x, y, bias)
-    return found
+    (source,) = triton_source(layer_variants.layer, x, y, bias)
+    return source
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_the_compiler_reads_as_wide_as_the_lesson_says(known):
     (kernel,) = split(module())
-    for made in compile_candidates(kernel.source, aligned=known):
-        wide = arithmetic.width(made.blocks["XBLOCK"], made.num_warps) if known else 4
-        assert set(accesses(made.ptx)["ld"]) == {wide}
-        assert sorted(puzzles.widths(made.ptx)) == sorted(
-            width for width, times in accesses(made.ptx)["ld"].items() for _ in range(times)
+    for compiled in compile_candidates(kernel.source, aligned=known):
+        wide = arithmetic.width(compiled.blocks["XBLOCK"], compiled.num_warps) if known else 4
+        assert set(accesses(compiled.ptx)["ld"]) == {wide}
+        assert sorted(puzzles.widths(compiled.ptx)) == sorted(
+            width for width, times in accesses(compiled.ptx)["ld"].items() for _ in range(times)
         )
 
 
@@ -134,8 +134,8 @@ def test_a_kernel_for_any_sizes_has_wide_accesses_where_triton_sees_multiples_of
     file.write_text(f"import triton\nimport triton.language as tl\n\n\n{source}\n")
     namespace = {"__name__": "written_by_the_reader", "__file__": str(file)}
     exec(compile(file.read_text(), str(file), "exec"), namespace)
-    made = h200.compiled(namespace["open_kernel"], 4, XBLOCK=512)
-    assert set(puzzles.widths(made.ptx)) == {16}
+    compiled = h200.compiled(namespace["open_kernel"], 4, XBLOCK=512)
+    assert set(puzzles.widths(compiled.ptx)) == {16}
 
 
 def test_what_is_compiled_must_be_told_its_constants():

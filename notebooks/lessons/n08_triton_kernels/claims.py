@@ -69,19 +69,19 @@ def _slow_here() -> tuple:
     """Percent of (256, 4) beyond the fastest, by the stored output of an H200; the others differ by less than 3 %."""
     output = printed(NOTEBOOK, "block", on="NVIDIA H200")
     lines = re.findall(r"^BLOCK +(\d+), (\d+) warp.*; here ([\d.]+) µs", output, re.M)
-    found = {(int(block), int(warps)): float(us) for block, warps, us in lines}
-    slow = found.pop((256, 4))
-    assert slow > LEAST * max(found.values())
-    assert max(found.values()) < LEAST * min(found.values())
-    return (100 * (slow / min(found.values()) - 1),)
+    times = {(int(block), int(warps)): float(us) for block, warps, us in lines}
+    slow = times.pop((256, 4))
+    assert slow > LEAST * max(times.values())
+    assert max(times.values()) < LEAST * min(times.values())
+    return (100 * (slow / min(times.values()) - 1),)
 
 
 def _eighth() -> tuple:
     """An eighth of a second, for which do_bench times a function."""
     from triton.testing import do_bench
 
-    given = inspect.signature(do_bench).parameters
-    assert given["warmup"].default + given["rep"].default == 125
+    parameters = inspect.signature(do_bench).parameters
+    assert parameters["warmup"].default + parameters["rep"].default == 125
     return ()
 
 
@@ -147,8 +147,8 @@ def _row(part: str, shape: str, dtype: str, differ: bool) -> tuple:
 def _duels() -> tuple:
     """Duels of sigmoid in float32 at each size of the op's record: how many, and how many differ by more than 3 %. A
     size that is no multiple of 16 is small."""
-    found, differ = ADD_MUL_ACTIVATION.rows("grid", form="functional"), []
-    for (rows, columns), cell in found.groupby(["rows", "columns"]):
+    grid, differ = ADD_MUL_ACTIVATION.rows("grid", form="functional"), []
+    for (rows, columns), cell in grid.groupby(["rows", "columns"]):
         assert rows * columns % 16 == 0 or rows * columns < 2**15
         ours, theirs = (cell[cell["implementation"] == name].iloc[0] for name in ("triton", "torch.compile"))
         differ.append(apart(ours, theirs))

@@ -123,7 +123,7 @@ class Pointwise(Experiment):
         for block, warps in CONFIGS:
             call = self.launched(pointwise_kernels.add_relu, x, bias, out, block, warps)
             labels = {"block": block, "warps": warps}
-            ways.append(Way(labels, [call], lambda found: close(found, exact, torch.float32), partial(code, call)))
+            ways.append(Way(labels, [call], lambda result: close(result, exact, torch.float32), partial(code, call)))
         moved = 2 * x.nbytes + bias.nbytes
         self.compare("block", ways, captured=False, also=self.replayed, bytes=moved)
 
@@ -194,22 +194,22 @@ class Pointwise(Experiment):
         exact, ways = F.gelu(z).flatten(), []
         for name, form in GELUS.items():
             call = gelu_call(form, x, bias, y, out, n=torch.Size(self.sizes["even"]).numel(), same=len(x))
-            right = lambda found: close(found, exact, DTYPES[dtype])  # noqa: E731
+            right = lambda result: close(result, exact, DTYPES[dtype])  # noqa: E731
             ways.append(Way({"name": name}, [call], right, partial(code, call)))
         self.compare("same", ways, captured=False, dtype=dtype)
 
     def relu(self) -> None:
         x, _, _, out = self.draw("even", torch.float32)
         special = torch.tensor(VALUES, device=self.device)
-        made = torch.empty_like(special)
+        result = torch.empty_like(special)
         grid = (cdiv(x.numel(), BLOCK),)
         calls, values = {}, {}
         for form in RELUS:
             launch = partial(pointwise_kernels.relu_forms[grid], x, out, x.numel(), FORM=form, BLOCK=BLOCK)
             calls[form] = Launch(launch, out)
             with maximum_as_compiled():
-                pointwise_kernels.relu_forms[(1,)](special, made, len(special), FORM=form, BLOCK=16)
-            values[form] = [str(value) for value in made.tolist()]
+                pointwise_kernels.relu_forms[(1,)](special, result, len(special), FORM=form, BLOCK=16)
+            values[form] = [str(value) for value in result.tolist()]
         self.by_turns("relu", "even", "float32", calls, torch.relu(x.double()), 2 * x.nbytes)
         values["eager"] = [str(value) for value in torch.relu(special).tolist()]
         for name, texts in values.items():

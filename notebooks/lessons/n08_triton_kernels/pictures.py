@@ -42,10 +42,10 @@ def draw_last(shape: str = "even", dtype: str = "float32", here: Mapping[str, fl
     on this machine, in the place of the record's, the bytes' time included."""
     names = {"yours, or the answer": "two ways", "the library": "the op"}
     names |= {name: name for name in ("torch.compile", "eager")}
-    found = {label: recorded.find("step", name=name, shape=shape, dtype=dtype) for label, name in names.items()}
-    found["a copy"] = recorded.find("copy", of="step", shape=shape, dtype=dtype)
+    by_label = {label: recorded.find("step", name=name, shape=shape, dtype=dtype) for label, name in names.items()}
+    by_label["a copy"] = recorded.find("copy", of="step", shape=shape, dtype=dtype)
     figure, ax = open_panels((9, 2.2))
-    bars = here or {label: row["us_p50"] for label, row in found.items() if row is not None}
+    bars = here or {label: row["us_p50"] for label, row in by_label.items() if row is not None}
     _draw_bars(ax, bars, here["a copy"] if here else recorded.bytes_us(dtype, shape))
     rows, columns = SHAPES[shape]
     ax.set_title(f"{rows} × {columns}, {dtype}" + (", this machine" if here else f" ({RECORDED})"), size=9)

@@ -54,11 +54,11 @@ OWN = (
 
 def _looked_at(columns: int = 0) -> list[tuple[str, tuple, Tensor, int]]:
     """Launches of masked, or of edge with this many columns: one whose last program has a rest, and one without."""
-    found = []
+    launches = []
     for n, programs in ((40, 0), (64, 4)):
         x, bias, out = torch.zeros(n), torch.zeros(columns or n), torch.zeros(n)
-        found.append((f"{n} elements", (x, bias, out), out, programs))
-    return found
+        launches.append((f"{n} elements", (x, bias, out), out, programs))
+    return launches
 
 
 def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -110,16 +110,16 @@ class Edge(SharedOut):
 
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:
         text = super().hold(name, answer, device)
-        made = accesses(h200.compiled(answer, EDGE_WARPS, odd=True, COLUMNS=511, BLOCK=EDGE_BLOCK).ptx)
+        widths = accesses(h200.compiled(answer, EDGE_WARPS, odd=True, COLUMNS=511, BLOCK=EDGE_BLOCK).ptx)
         for kind, what in (("ld", "load"), ("st", "store")):
-            if 16 not in made[kind]:
-                widest = max(made[kind], default=0)
+            if 16 not in widths[kind]:
+                widest = max(widths[kind], default=0)
                 raise AssertionError(
                     f"{name}: the result is right, but with an odd number of elements the widest {what} has {widest} "
                     f"bytes a lane\nHint: A whole program needs a {what} without any mask, in a branch of its own: "
                     "`if start + BLOCK <= n:`."
                 )
-        if min(made["st"]) == 16:
+        if min(widths["st"]) == 16:
             raise AssertionError(f"{name}: {NO_PROMISE}")
         if runtime.triton_mode() == "interpreted":
             _whole_programs_have_no_mask(name, answer)

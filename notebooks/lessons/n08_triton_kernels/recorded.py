@@ -31,8 +31,8 @@ def show(what: str, part: str, here: tuple[float, float] | None = None, /, **lab
     """A line: a launch's recorded µs, with an empty L2 and in a replay, and beside them those of this machine."""
     row = find(part, **labels)
     beside = "six lines" if labels.get("name") == "eager" else "eager"
-    found = f"recorded {_shown(row)}" if row is not None else POINTWISE.elsewhere(part, beside=beside, **labels)
-    print(f"{what:32} {found}" + (f"; here {here[0]:.1f} µs, replayed {here[1]:.1f}" if here else ""))
+    text = f"recorded {_shown(row)}" if row is not None else POINTWISE.elsewhere(part, beside=beside, **labels)
+    print(f"{what:32} {text}" + (f"; here {here[0]:.1f} µs, replayed {here[1]:.1f}" if here else ""))
 
 
 def _shown(row: pandas.Series) -> str:
@@ -68,10 +68,10 @@ def show_autotune() -> None:
             print(f"{name}: {NO_RECORD}")
             continue
         row, gpu = record.one("autotune", name=name), str(record.head("GPU")).removeprefix("NVIDIA ")
-        found = "recorded" if record is POINTWISE else f"not recorded on an H200; on an {gpu} it takes"
+        origin = "recorded" if record is POINTWISE else f"not recorded on an H200; on an {gpu} it takes"
         kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
         times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
-        print(f"{name}: {found} {times}{kept}")
+        print(f"{name}: {origin} {times}{kept}")
 
 
 def show_offsets() -> None:
@@ -79,9 +79,9 @@ def show_offsets() -> None:
     print(f"{'':24}" + "".join(f"{bits} bits: µs, instructions".rjust(28) for bits in (32, 64)))
     for shape, (rows, columns) in SHAPES.items():
         for dtype in DTYPES:
-            found = [find("step", name=name, shape=shape, dtype=dtype) for name in ("16 bytes a lane", "64-bit places")]
-            said = "".join(f"{row['us_p50']:14.1f}{row['instructions']:14.0f}" for row in found)
-            print(f"{rows} × {columns} {dtype:9}" + said)
+            steps = [find("step", name=name, shape=shape, dtype=dtype) for name in ("16 bytes a lane", "64-bit places")]
+            cells = "".join(f"{row['us_p50']:14.1f}{row['instructions']:14.0f}" for row in steps)
+            print(f"{rows} × {columns} {dtype:9}" + cells)
 
 
 def bytes_us(dtype: str = "float32", shape: str = "even", tensors: int = 3) -> float:
@@ -95,13 +95,13 @@ def bytes_us(dtype: str = "float32", shape: str = "even", tensors: int = 3) -> f
 
 def kinds(cubin: bytes, elements: int) -> dict[str, float]:
     """Instructions an element, by kind; elements: that a lane computes. {}: there is no nvdisasm here."""
-    found = dict.fromkeys(RATES, 0.0)
+    counts = dict.fromkeys(RATES, 0.0)
     lines = sass(cubin)
     for name, count in opcodes(lines).items() if lines else ():
-        found["all, issued"] += count / elements
+        counts["all, issued"] += count / elements
         if name in KINDS:
-            found[KINDS[name]] += count / elements
-    return found if lines else {}
+            counts[KINDS[name]] += count / elements
+    return counts if lines else {}
 
 
 def kind_us(kind: str, an_element: float) -> float:

@@ -40,8 +40,8 @@ def text(function) -> str:
 
 
 def test_what_is_timed_is_what_the_cells_and_the_answers_say():
-    found = json.loads(NOTEBOOK.read_text())["cells"]
-    cells = "\n".join("".join(cell["source"]) for cell in found if cell["cell_type"] == "code")
+    entries = json.loads(NOTEBOOK.read_text())["cells"]
+    cells = "\n".join("".join(cell["source"]) for cell in entries if cell["cell_type"] == "code")
     for name in ("add_relu", "relu_forms", "gelu", "launch"):
         assert text(getattr(pointwise_kernels, name)) in cells
     solved = answers.solutions(ROOM)
@@ -72,10 +72,10 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     def printed() -> str:
         recorded.show_block(1024, 8, (65.0, 64.0))
         recorded.show_autotune()
-        recorded.show_limits(made.cubin, 8, "gelu, fitted", "float32")
+        recorded.show_limits(compiled.cubin, 8, "gelu, fitted", "float32")
         return capsys.readouterr().out
 
-    made = h200.compiled(pointwise_kernels.gelu, 4, COLUMNS=512, FORM="fitted", SAME=0, BLOCK=1024)
+    compiled = h200.compiled(pointwise_kernels.gelu, 4, COLUMNS=512, FORM="fitted", SAME=0, BLOCK=1024)
     monkeypatch.setattr(Record, "_others", lambda self: [])
     if recorded.find("block", block=1024, warps=8) is None:
         assert printed().count(recorded.NO_RECORD) == 4
@@ -100,20 +100,20 @@ def test_the_picture_and_the_tables(capsys):
 def test_how_wide_the_accesses_are(odd):
     """What the cell prints, and what the answer to its puzzle mends."""
     sizes = {"COLUMNS": 511 if odd else 512, "BLOCK": 1024}
-    made = accesses(h200.compiled(pointwise_kernels.add_relu, 4, odd=odd, **sizes).ptx)
-    assert {*made["ld"], *made["st"]} == {4 if odd else 16}
+    widths = accesses(h200.compiled(pointwise_kernels.add_relu, 4, odd=odd, **sizes).ptx)
+    assert {*widths["ld"], *widths["st"]} == {4 if odd else 16}
     assert 16 in accesses(h200.compiled(pointwise_kernels.two_ways, 4, odd=odd, **sizes).ptx)["st"]
 
 
 def test_no_unit_is_busy_for_half_of_the_time_of_gelus_bytes():
     for form in experiment.GELUS.values():
-        made = h200.compiled(pointwise_kernels.gelu, 4, dtype="bf16", COLUMNS=512, FORM=form, SAME=0, BLOCK=1024)
-        found = recorded.kinds(made.cubin, 1024 // 128)
-        if not found:
+        compiled = h200.compiled(pointwise_kernels.gelu, 4, dtype="bf16", COLUMNS=512, FORM=form, SAME=0, BLOCK=1024)
+        counts = recorded.kinds(compiled.cubin, 1024 // 128)
+        if not counts:
             pytest.skip("there is no nvdisasm here")
-        units = [recorded.kind_us(kind, count) for kind, count in found.items() if kind != "all, issued"]
+        units = [recorded.kind_us(kind, count) for kind, count in counts.items() if kind != "all, issued"]
         assert max(units) < recorded.bytes_us("bfloat16") / 2
-        assert found["all, issued"] == pytest.approx(43.75 if form == "erf" else 29.75, rel=0.03)
+        assert counts["all, issued"] == pytest.approx(43.75 if form == "erf" else 29.75, rel=0.03)
     assert recorded.kind_us("all, issued", 1) == pytest.approx(65536 * 512 / 128 / 132 / 1980, rel=1e-3)
 
 
@@ -122,7 +122,7 @@ def test_no_unit_is_busy_for_half_of_the_time_of_gelus_bytes():
 def test_the_answer_passes_the_ops_contract(capsys):
     kernel = pointwise_kernels.add_mul_activation
     spec = replace(spec_of("add_mul_activation"), calls=triton_puzzles._capstone_calls)
-    check("capstone", lambda *given: pointwise_kernels.launch(kernel, *given), spec=spec, device="cpu")
+    check("capstone", lambda *arguments: pointwise_kernels.launch(kernel, *arguments), spec=spec, device="cpu")
     options = ((case, None if case.every_option else 1) for case in spec.cases(spec.tensors))
     calls = sum(len([*itertools.islice(spec.calls(case, torch.device("cpu")), most)]) for case, most in options)
     assert capsys.readouterr().out == f"capstone: {calls} cases passed on cpu\n"
@@ -136,8 +136,8 @@ def test_a_late_program_is_seen_to_store_where_it_should():
 
 
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
-    said = r"a load from x is out of bounds in 8 lanes: the first is at offset 40, 1 beyond its last \(it spans 40\)"
-    with pytest.raises(OutOfBounds, match=said):
+    message = r"a load from x is out of bounds in 8 lanes: the first is at offset 40, 1 beyond its last \(it spans 40\)"
+    with pytest.raises(OutOfBounds, match=message):
         look_beside(unmasked_loads, (3,), *(torch.zeros(40) for _ in range(3)), 40, BLOCK=16)
 
 

@@ -152,7 +152,7 @@ def _compiled_chunks() -> tuple:
     """Chunks of the compiler's sum, and the elements from one to the next, from its address; it reads a mask."""
     lines = BACKWARD.head("generated", "relu", "backward")
     assert "i1" in lines[0]
-    (step,) = {int(found) for line in lines for found in re.findall(r"r0_\d \+ (\d+)\*x1", line)}
+    (step,) = {int(number) for line in lines for number in re.findall(r"r0_\d \+ (\d+)\*x1", line)}
     return ELEMENTS // step, step
 
 
@@ -165,9 +165,9 @@ def _gelu() -> tuple:
 
 
 def _gelu_bytes() -> tuple:
-    (found,) = {arithmetic.backward_bytes(name, "gelu") for name in ("torch.compile", "triton")}
+    (size,) = {arithmetic.backward_bytes(name, "gelu") for name in ("torch.compile", "triton")}
     assert "i1" not in BACKWARD.head("generated", "gelu", "backward")[0]
-    return (found,)
+    return (size,)
 
 
 def _sigmoid() -> tuple:
@@ -196,13 +196,13 @@ def _step() -> tuple:
 
 
 def _kept() -> tuple:
-    found = []
+    sizes = []
     for activation, itemsize in (("relu", 1), ("gelu", 4)):
         rows = {name: training("both", name, activation) for name in ("torch.compile", "triton")}
         assert abs(rows["torch.compile"]["kept"] - itemsize * ELEMENTS) < 1e5
         assert rows["triton"]["kept"] < 1e5
-        found.append(itemsize * ELEMENTS / 1e6)
-    return tuple(found)
+        sizes.append(itemsize * ELEMENTS / 1e6)
+    return tuple(sizes)
 
 
 def _table(way: str, waits: int) -> tuple:

@@ -178,12 +178,12 @@ class Backward(Experiment):
             return torch.autograd.grad(function(*leaves), leaves, grad)
 
         kept = {name: self._kept(function, leaves) for name, function in functions.items()}
-        for what, made, expected in (
+        for what, make, expected in (
             ("forward", lambda function: partial(function, *leaves), (out_exact,)),
             ("both", lambda function: partial(both, function), exact),
         ):
             self.compare("training", [
-                Way({"what": what, "implementation": name, "kept": kept[name]}, [made(function)],
+                Way({"what": what, "implementation": name, "kept": kept[name]}, [make(function)],
                     lambda outputs, expected=expected: close(outputs, expected))
                 for name, function in functions.items()
             ], activation=activation, dtype="float32")
@@ -222,7 +222,7 @@ def gradients(
     function: Callable, inputs: Sequence[Tensor], grad: Tensor, activation: str, dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """The gradients of x, bias and y, computed in dtype."""
-    leaves = [each.detach().to(dtype).requires_grad_() for each in inputs]
+    leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs]
     return torch.autograd.grad(function(*leaves, MULTIPLIER, activation), leaves, grad.to(dtype))
 
 

@@ -28,13 +28,13 @@ def _layer(x: Tensor, y: Tensor, bias: Tensor, activation: str) -> Tensor:
 
 def lines_of(module: str) -> list[str]:
     """The pointers of each kernel of a generated module, with their types, and the lines that access memory."""
-    found = []
+    lines = []
     for kernel in split(module):
         function = function_of(kernel.source)
         types = dict(re.findall(r"'(\w*ptr\d+)': '\*(\w+)'", kernel.source))
-        found.append(f"{function.name}: {', '.join(f'{name} {kind}' for name, kind in types.items())}")
-        found += [f"    {_short(line)}" for line in kernel.source.splitlines() if MEMORY.search(line)]
-    return found
+        lines.append(f"{function.name}: {', '.join(f'{name} {kind}' for name, kind in types.items())}")
+        lines += [f"    {_short(line)}" for line in kernel.source.splitlines() if MEMORY.search(line)]
+    return lines
 
 
 def _short(line: str) -> str:

@@ -20,12 +20,12 @@ def cubin_of(step: str, num_warps: int) -> bytes:
     constants = {"COLUMNS": 512, "ROWS": ROWS, "BLOCK": BLOCK}
     if step == "sum_rows":
         del constants["ROWS"]
-    made = compiled(
+    binary = compiled(
         f"lessons.n09_a_backward.sum_kernels.{step}",
         (("x", "*fp32"), (target, "*fp32"), *((size, "i32") for size in SIZES[step])), tuple(constants.items()),
         aligned=("x", target, *SIZES[step]), num_warps=num_warps,
     )
-    return made.cubin
+    return binary.cubin
 
 
 def sass_of(step: str, num_warps: int) -> list[str]:
@@ -37,12 +37,12 @@ def clocks_of_loop(step: str, num_warps: int) -> int:
     """Clocks that a warp takes for loop_of's instructions, if no load is waited for: the compiler wrote into each
     instruction, from bit 105 on, after how many clocks the next may follow (Jia et al., "Dissecting the NVIDIA Volta
     GPU Architecture via Microbenchmarking", 2018, section 2.1)."""
-    said = tool("nvdisasm", ["-hex", "-c"], cubin_of(step, num_warps))
-    found = [(code, int(high, 16) >> 41 & 15) for code, high in INSTRUCTION.findall(said)]
+    listing = tool("nvdisasm", ["-hex", "-c"], cubin_of(step, num_warps))
+    instructions = [(code, int(high, 16) >> 41 & 15) for code, high in INSTRUCTION.findall(listing)]
     loop, loads = [], 0
-    for code, clocks in found:
+    for code, clocks in instructions:
         loop.append((clocks, "LDG" in code))
-        if "BRA" in code or code == found[-1][0]:
+        if "BRA" in code or code == instructions[-1][0]:
             if sum(load for _, load in loop) > loads:
                 most, loads = loop, sum(load for _, load in loop)
             loop = []

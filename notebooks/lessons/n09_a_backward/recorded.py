@@ -79,8 +79,8 @@ def show(
     """Print a line: the recorded µs, what was predicted, and what was measured here. instead: of the recorded µs."""
     text = instead if row is None else f"{gpu_of(BACKWARD)} {row['us_p50']:7,.1f} µs"
     here = "" if mine is None else f", here {mine:,.1f} µs"
-    said = "" if guess is None else f"; your prediction: {guess:g}"
-    print(f"{what:36} {text}{here}{said}")
+    prediction = "" if guess is None else f"; your prediction: {guess:g}"
+    print(f"{what:36} {text}{here}{prediction}")
 
 
 def _us(row: pandas.Series) -> str:
@@ -109,15 +109,15 @@ def show_whole_backward(mine: float | None = None) -> None:
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
     """A line for each activation: µs and bytes an element by each implementation; faster: who was said to be."""
     for activation in KEPT:
-        found, gpu = [], f"{gpu_of(BACKWARD)}: "
+        cells, gpu = [], f"{gpu_of(BACKWARD)}: "
         for name in ("torch.compile", "triton", "cuda"):
             row = _or_none(backward, name, activation)
             if row is None:
                 row, gpu = _elsewhere(name, activation)
             us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
-            found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
+            cells.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
         guess = (faster or {}).get(activation)
-        print(f"{activation:8}{gpu}" + ", ".join(found) + (f"; your prediction: {guess}" if guess else ""))
+        print(f"{activation:8}{gpu}" + ", ".join(cells) + (f"; your prediction: {guess}" if guess else ""))
     if not _by_turns():
         command = "`python -m lessons.n09_a_backward --save` measures them all by turns."
         print(f"These times come from several runs; {command}")
@@ -130,8 +130,8 @@ def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
     for activation in ("relu", "gelu"):
         for name in ("eager", "torch.compile", "triton"):
             row, here = training("both", name, activation), (mine or {}).get((activation, name))
-            said = "" if here is None else f"{here:9.1f}"
-            print(f"{activation:8} {name:17} {row['us_p50']:6.1f}{said}{row['kept'] / 1e6:7.0f} MB")
+            text = "" if here is None else f"{here:9.1f}"
+            print(f"{activation:8} {name:17} {row['us_p50']:6.1f}{text}{row['kept'] / 1e6:7.0f} MB")
 
 
 def _elsewhere(name: str, activation: str) -> tuple[pandas.Series | None, str]:

@@ -34,8 +34,8 @@ NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
 
 def cells() -> list[str]:
     """The notebook's code."""
-    found = json.loads(NOTEBOOK.read_text())["cells"]
-    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
+    entries = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in entries if cell["cell_type"] == "code"]
 
 
 def kernels(source: str) -> dict[str, str]:

@@ -129,11 +129,11 @@ def _begin() -> tuple:
 
 def _by_bytes() -> tuple:
     """µs of 06's copy in a loop, for as many bytes: one element a thread in flight, and four."""
-    found = []
+    values = []
     for block in (128, 512):
         row = GPU.one("flight", block=block, programs=16)
-        found += [one("step", name="wide")["bytes"] / gb_per_s(row) / 1e3, 16 * block * 4 / 1024]
-    (slow, few), (fast, many) = found[:2], found[2:]
+        values += [one("step", name="wide")["bytes"] / gb_per_s(row) / 1e3, 16 * block * 4 / 1024]
+    (slow, few), (fast, many) = values[:2], values[2:]
     return slow, few, fast, many
 
 
@@ -148,10 +148,10 @@ def _same() -> tuple:
 
 
 def _sanitizers() -> tuple:
-    said = CUDA_STEPS.head("sanitizer")
-    assert any("by thread (232,0,0) in block (3,0,0)" in line for line in said["memcheck"])
-    assert any("on CUDA API call to cudaDeviceSynchronize" in line for line in said["memcheck"])
-    assert any("[1024 hazards]" in line for line in said["racecheck"])
+    reports = CUDA_STEPS.head("sanitizer")
+    assert any("by thread (232,0,0) in block (3,0,0)" in line for line in reports["memcheck"])
+    assert any("on CUDA API call to cudaDeviceSynchronize" in line for line in reports["memcheck"])
+    assert any("[1024 hazards]" in line for line in reports["racecheck"])
     return ()
 
 
@@ -159,11 +159,11 @@ def _answer() -> tuple:
     """µs of the answer to puzzle 4, and percent that it takes longer than the Triton kernel; which forms wait twice."""
     record = CUDA_STEPS.with_part("op", shape="even")
     assert record == CUDA_STEPS, "the notebook prints another run"
-    found = recorded.compiled()["forms"]
-    assert {name for name, form in found.items() if form["loads"] == "LL+L"} == {"one element", "fast functions"}
-    assert {form["loads"] for form in found.values()} == {"LL+L", "LLL"}
-    assert recorded.compiled()["answer"] == found["one element"]["loads"]
-    assert set(found) == {*FORMS, "triton, by hand"}
+    forms = recorded.compiled()["forms"]
+    assert {name for name, form in forms.items() if form["loads"] == "LL+L"} == {"one element", "fast functions"}
+    assert {form["loads"] for form in forms.values()} == {"LL+L", "LLL"}
+    assert recorded.compiled()["answer"] == forms["one element"]["loads"]
+    assert set(forms) == {*FORMS, "triton, by hand"}
     times = [record.us("op", shape="even", name=f"{way}, by hand") for way in ("cuda", "triton")]
     return times[0], 100 * (times[0] / times[1] - 1)
 
@@ -190,13 +190,13 @@ def _one_change() -> tuple:
 
 def _not_enough() -> tuple:
     """µs of section 3's int loop: one wait, fewer instructions an element, and all blocks on the GPU at once."""
-    loop, found = kernel("by_index int float32"), one("index", name="by_index int", shape="even", dtype="float32")
+    loop, row = kernel("by_index int float32"), one("index", name="by_index int", shape="even", dtype="float32")
     assert loop["registers"] * THREADS <= 65536
     assert loop["order"].startswith("LLLS")
     assert loop["iteration"] < recorded.compiled()["forms"]["four elements"]["an_element"]
-    assert found["bytes"] == one("form", name="four elements")["bytes"]
-    assert apart(found, one("form", name="four elements"), least=1.2)
-    return (found["us_p50"],)
+    assert row["bytes"] == one("form", name="four elements")["bytes"]
+    assert apart(row, one("form", name="four elements"), least=1.2)
+    return (row["us_p50"],)
 
 
 def _triton_relu() -> tuple:

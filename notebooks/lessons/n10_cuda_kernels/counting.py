@@ -46,8 +46,8 @@ def order(lines: Lines) -> str:
 def loads(lines: Lines) -> str:
     """Up to the last load: L for a load, + for one addition or more, which wait for the loads before them."""
     marks = {"LDG": "L", "FADD": "+", "FFMA": "+"}
-    found = "".join(marks.get(opcode(code), "") for _, code in lines)
-    return re.sub(r"\++", "+", found[: found.rindex("L") + 1]).lstrip("+")
+    pattern = "".join(marks.get(opcode(code), "") for _, code in lines)
+    return re.sub(r"\++", "+", pattern[: pattern.rindex("L") + 1]).lstrip("+")
 
 
 def cubin_of(file: Path) -> bytes:
@@ -72,8 +72,8 @@ def instructions_of(text: str) -> dict[str, Lines]:
 
 def count_forms() -> dict:
     """Each form of the capstone's kernel, and the Triton kernel: instructions for an element, and its loads."""
-    found = instructions_of(together(FORMS))
-    made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
+    instructions = instructions_of(together(FORMS))
+    forms = {name: (instructions[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
     pointers = ("x", "bias", "y", "out")
     types = {"x": "*fp32", "bias": "*fp32", "y": "*fp32", "multiplier": "fp32", "out": "*fp32"}
     cubin = compiled(
@@ -81,10 +81,10 @@ def count_forms() -> dict:
         (("BLOCK", 512),), aligned=(*pointers, "columns", "n"),
     ).cubin
     (lines,) = functions(tool("cuobjdump", ["-sass"], cubin)).values()
-    made["triton, by hand"] = lines, 512 // 128  # four warps
+    forms["triton, by hand"] = lines, 512 // 128  # four warps
     return {
-        name: {"an_element": executed(lines, 1, 3) / each, "loads": loads(lines)}
-        for name, (lines, each) in made.items()
+        name: {"an_element": executed(lines, 1, 3) / per_thread, "loads": loads(lines)}
+        for name, (lines, per_thread) in forms.items()
     }
 
 
@@ -101,12 +101,12 @@ def count() -> dict:
         kernels[name] = {"registers": registers[name], "executed": way, "order": order(lines)}
         if name not in STEPS:
             kernels[name]["iteration"] = iteration(lines)
-    said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
-    versions = {"nvcc": re.search(r"release ([\d.]+)", said)[1], "triton": runtime.versions()["triton"]}
+    output = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
+    versions = {"nvcc": re.search(r"release ([\d.]+)", output)[1], "triton": runtime.versions()["triton"]}
     (answer,) = instructions_of(capstone_alone()).values()
     return {**versions, "kernels": kernels, "forms": count_forms(), "answer": loads(answer)}
 
 
-def save(found: dict) -> str:
-    SAVED.write_text(json.dumps(found, indent=1) + "\n")
+def save(counts: dict) -> str:
+    SAVED.write_text(json.dumps(counts, indent=1) + "\n")
     return str(SAVED.relative_to(KERNELS.parent))

@@ -75,12 +75,12 @@ class Library:
 
     def call(self, name: str, *arguments: Tensor | float) -> None:
         """A function of the library, on the current stream; it returns the launch's error."""
-        given = [
-            POINTER(each.data_ptr()) if isinstance(each, Tensor)
-            else ctypes.c_float(each) if isinstance(each, float) else NUMBER(each)
-            for each in arguments
+        values = [
+            POINTER(argument.data_ptr()) if isinstance(argument, Tensor)
+            else ctypes.c_float(argument) if isinstance(argument, float) else NUMBER(argument)
+            for argument in arguments
         ]
-        error = getattr(self.library, name)(*given, POINTER(torch.cuda.current_stream().cuda_stream))
+        error = getattr(self.library, name)(*values, POINTER(torch.cuda.current_stream().cuda_stream))
         if error:
             raise RuntimeError(f"{name}: CUDA error {error}")
 
@@ -103,9 +103,9 @@ class OnHost:
 
     def step(self, name: str, x: Tensor, bias: Tensor, out: Tensor) -> None:
         program = programs.build(texts.launching(texts.text_of(name), STEPS[name]))
-        buffers = [each.numpy() for each in (x, bias, out)]
-        found = programs.run(program, buffers, (x.shape[1], x.numel()))
-        out.view(-1).copy_(torch.from_numpy(found.buffers[2][0]))
+        buffers = [tensor.numpy() for tensor in (x, bias, out)]
+        outcome = programs.run(program, buffers, (x.shape[1], x.numel()))
+        out.view(-1).copy_(torch.from_numpy(outcome.buffers[2][0]))
 
     def index(self, name: str, x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> None:
         out.copy_(torch.sigmoid(x.float() + MULTIPLIER * y.float() + bias.float()))

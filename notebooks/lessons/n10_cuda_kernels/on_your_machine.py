@@ -40,8 +40,8 @@ def called(function: Callable, *numbers: str) -> None:
     try:
         function(*map(int, numbers))
     except inline.Refused as refused:
-        said = explain(refused.outcome, X_AND_BIAS, refused.sizes, lambda name: "the guard.", "the block.")
-        print("RuntimeError:", said.partition("\n")[0])
+        message = explain(refused.outcome, X_AND_BIAS, refused.sizes, lambda name: "the guard.", "the block.")
+        print("RuntimeError:", message.partition("\n")[0])
     except RuntimeError as error:
         print("RuntimeError:", str(error).strip().splitlines()[0])
 
@@ -54,10 +54,10 @@ def watch(kernel: str) -> tuple[float, float]:
     text, called as one of STEPS."""
     text = _launching(kernel)
     x = np.ones((16, 512), np.float32)
-    found = programs.run(programs.build(text), [x, x[0], np.zeros_like(x)], (512, x.size))
-    if found.status != "ok":
-        raise AssertionError(explain(found, text, [x.size, 512, x.size], lambda name: "the guard", "the grid"))
-    (reads, read, *_), _, (*_, writes, written) = found.counts
+    outcome = programs.run(programs.build(text), [x, x[0], np.zeros_like(x)], (512, x.size))
+    if outcome.status != "ok":
+        raise AssertionError(explain(outcome, text, [x.size, 512, x.size], lambda name: "the guard", "the grid"))
+    (reads, read, *_), _, (*_, writes, written) = outcome.counts
     return read / reads, written / writes
 
 
@@ -81,10 +81,10 @@ def launch_us(text: str) -> float:
     """µs of launch() on this GPU, in a process of its own."""
     buffers = [np.zeros(SHAPE, np.float32), np.zeros(SHAPE[1], np.float32), np.zeros(SHAPE, np.float32)]
     sizes = SHAPE[1], SHAPE[0] * SHAPE[1]
-    found = programs.run(programs.build(text, gpu=True), buffers, sizes, times=True)
-    if found.status != "ok":
-        raise AssertionError(f"{found.status}: {found.text}")
-    return found.us
+    outcome = programs.run(programs.build(text, gpu=True), buffers, sizes, times=True)
+    if outcome.status != "ok":
+        raise AssertionError(f"{outcome.status}: {outcome.text}")
+    return outcome.us
 
 
 # ------------------------------------------------------------------------------------------------------- the capstone

@@ -110,13 +110,13 @@ class OpPuzzle:
             own = OF_TORCH if TORCH.search(str(error)) else SEMICOLON
             raise Wrong(f"{error}\nHint: {not_on_host(str(error)) or own}") from None
         count, wide = _hold_on_host(name, function)
-        said = [f"{name}: {count} cases passed on the host", *filter(None, [wide])]
+        lines = [f"{name}: {count} cases passed on the host", *filter(None, [wide])]
         if runtime.device().type == "cuda" and runtime.nvcc():
             with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
                 file.write(source)
                 file.flush()
-                said.append(run_apart(built, f"{__name__}:hold_on_gpu", file.name, seconds=self.seconds).strip())
-        return "\n".join(said)
+                lines.append(run_apart(built, f"{__name__}:hold_on_gpu", file.name, seconds=self.seconds).strip())
+        return "\n".join(lines)
 
 
 def _hold_on_host(name: str, function: inline.Function) -> tuple[int, str]:
@@ -130,10 +130,10 @@ def _hold_on_host(name: str, function: inline.Function) -> tuple[int, str]:
     count = 0
     for part in (first, rest):
         try:
-            said = checked(name, run, replace(spec, cases=lambda names, part=part: part), "cpu")
+            report = checked(name, run, replace(spec, cases=lambda names, part=part: part), "cpu")
         except AssertionError as error:
             raise Wrong(_hinted(str(error))) from None
-        count += int(re.search(r"(\d+) cases passed", said)[1])
+        count += int(re.search(r"(\d+) cases passed", report)[1])
         if part is first:
             wide = _hold_wide(function)
             count += not wide
@@ -142,14 +142,14 @@ def _hold_on_host(name: str, function: inline.Function) -> tuple[int, str]:
 
 def _hinted(text: str) -> str:
     """With the hint that this formula needs, where the general one leads astray."""
-    said, _, hint = text.partition("\nHint: ")
-    if " gelu: " in said and "digits" in hint:
+    message, _, hint = text.partition("\nHint: ")
+    if " gelu: " in message and "digits" in hint:
         hint = "This gelu is the exact one with erf, not the one with tanh: z · P(Z < z). CUDA has normcdff(z)."
-    if " sigmoid: " in said and "got nan" in said:
+    if " sigmoid: " in message and "got nan" in message:
         hint = "Where z is large, e^z overflows, and Inf / Inf is NaN. There, e^-z is 0."
-    if re.search(r" case \d+×\d+×\d+ ", said) and hint:
+    if re.search(r" case \d+×\d+×\d+ ", message) and hint:
         hint += " The columns are the last dimension of x, also where x has three dimensions."
-    return f"{said}\nHint: {hint}" if hint else text
+    return f"{message}\nHint: {hint}" if hint else text
 
 
 def _on_host(function: inline.Function) -> Callable:
@@ -238,13 +238,13 @@ def _hold_wide(function: inline.Function, columns: int = 1000) -> str:
     except inline.Refused as refused:
         raise Wrong(f"{case}: {_why(refused, function.source, _wide_hint(refused.outcome))}") from None
     begin, end = function.last.buffers[number]
-    found = torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]]))
+    actual = torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]]))
     expected = torch.relu(x + 0.5 * y + bias[place % columns])
-    missing = found.isnan()
-    wrong = ~missing & ~torch.isclose(found, expected, atol=1e-6)
+    missing = actual.isnan()
+    wrong = ~missing & ~torch.isclose(actual, expected, atol=1e-6)
     if wrong.any():
         at = int(wrong.nonzero()[0])
-        text = f"element {int(place[at]):,}: expected {expected[at]:.6g}, got {found[at]:.6g}"
+        text = f"element {int(place[at]):,}: expected {expected[at]:.6g}, got {actual[at]:.6g}"
         raise Wrong(f"{case}: {text}\nHint: {WIDE_HINT}")
     sought = function.last.ends.get("sought", ENDS)
     if not missing[[*range(sought), *range(-sought, 0)]].any():

@@ -25,8 +25,8 @@ FIRST: dict[str, tuple[Callable[[int], int], int]] = {
 def draw_reads() -> Figure:
     """The first 512 numbers of each step: which of them a warp's first read asks for, and what comes with them."""
     figure, axes = panels((11, 3.3), len(FIRST), 1)
-    for ax, (name, (first, each)) in zip(axes, FIRST.items(), strict=True):
-        asked = {first(lane) + k for lane in range(LANES) for k in range(each)}
+    for ax, (name, (first, width)) in zip(axes, FIRST.items(), strict=True):
+        asked = {first(lane) + k for lane in range(LANES) for k in range(width)}
         sectors = {number // SECTOR_NUMBERS for number in asked}
         for sector in range(LANES * 16 // SECTOR_NUMBERS):
             place = sector * SECTOR_NUMBERS

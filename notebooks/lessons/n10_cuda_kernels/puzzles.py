@@ -50,7 +50,7 @@ def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GU
     def hint_at(name: str) -> str:
         if name != "bias":
             return hint
-        columns = sizes[[each for each, _ in pointers(source)].index(name)]
+        columns = sizes[[pointer for pointer, _ in pointers(source)].index(name)]
         return f"The bias has {columns:,} elements, one for each column: in which column does element i lie?"
 
     return explain(outcome, source, sizes, hint_at, GRID)
@@ -67,8 +67,8 @@ class Runner:
     def __call__(
         self, inputs: Sequence[Tensor], out: Tensor, integers: Sequence[int], hint: str = GUARD
     ) -> list[np.ndarray]:
-        buffers = [each.numpy() for each in (*inputs, out)]
-        sizes = [each.size for each in buffers]
+        buffers = [tensor.numpy() for tensor in (*inputs, out)]
+        sizes = [buffer.size for buffer in buffers]
         outcome = programs.run(self.program, buffers, integers, backwards=self.runs % 2 == 1)
         self.runs += 1
         self.last = outcome
@@ -89,8 +89,8 @@ def _dense(
     runner: Runner, inputs: Sequence[Tensor], shape: Sequence[int], integers: Sequence[int], hint: str
 ) -> Tensor:
     out = torch.empty(tuple(shape))
-    (found,) = runner([each.contiguous() for each in inputs], out, integers, hint)
-    out.copy_(torch.from_numpy(found).view(out.shape))
+    (result,) = runner([tensor.contiguous() for tensor in inputs], out, integers, hint)
+    out.copy_(torch.from_numpy(result).view(out.shape))
     return out
 
 
@@ -106,15 +106,15 @@ def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), GUARD)
 
 
-def _relu_calls(case: Case, device: torch.device, each: int = 1) -> Iterator[Call]:
-    """each: elements that a thread takes."""
+def _relu_calls(case: Case, device: torch.device, per_thread: int = 1) -> Iterator[Call]:
+    """per_thread: elements that a thread takes."""
     rows, columns = case.shape
     n = rows * columns
-    if each > 1 and n <= 256:
+    if per_thread > 1 and n <= 256:
         hint = f"Element i lies in column i % {columns}. The guard must stop every access beyond the last element."
-    elif each > 1:
+    elif per_thread > 1:
         hint = (
-            f"A block takes {256 * each:,} elements, and blockIdx.x says which. "
+            f"A block takes {256 * per_thread:,} elements, and blockIdx.x says which. "
             "Do the iterations of its loop cover all of them?"
         )
     elif n <= 256:
@@ -195,7 +195,7 @@ def _spec(reference: Callable, calls: Callable, cases: Sequence[Case], **more) -
 _SHAPES = ((1, 7), (8, 256), (5, 7), (3, 1000), (40, 33))
 _LONG = ((1, 7), (8, 1024), (16, 512), (3, 1000), (33, 250))
 _RELU = [*map(Case, (*_SHAPES, (300, 1000))), Case((4, 64), values="special")]
-_OF_16 = partial(_relu_calls, each=16)
+_OF_16 = partial(_relu_calls, per_thread=16)
 PUZZLES = {
     "guard": Puzzle(_spec(relu, _relu_calls, _RELU), _run_relu),
     "coalesced": Puzzle(_spec(relu, _OF_16, [*map(Case, _LONG), Case((4, 64), values="special")]), _run_coalesced),
@@ -214,13 +214,13 @@ def _watched(name: str, puzzle: Puzzle, source: object) -> str:
         raise Wrong(f"give the kernel's text; got {type(source).__name__}")
     try:
         runner = Runner(source)
-        said = [_hold(name, puzzle, runner)]
+        lines = [_hold(name, puzzle, runner)]
         if name == "column_sum" and not runner.last.shared:
             raise Wrong(f"{name}: {ALONE}")
         if runtime.device().type == "cuda" and runtime.nvcc():
-            said.append(_hold(name, puzzle, Runner(source, gpu=True)))
+            lines.append(_hold(name, puzzle, Runner(source, gpu=True)))
             if name == "coalesced":
-                said.append(_time(source))
+                lines.append(_time(source))
     except DoesNotCompile as error:
         if hint := not_on_host(str(error)):
             raise Wrong(f"{error}\nHint: {hint}") from None
@@ -228,7 +228,7 @@ def _watched(name: str, puzzle: Puzzle, source: object) -> str:
     except AssertionError as error:
         text = str(error).replace("And the mask: does it let every element", "Does the guard let every element")
         raise Wrong(text) from error
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _hold(name: str, puzzle: Puzzle, runner: Runner) -> str:
@@ -240,12 +240,12 @@ def _time(source: str, shape: tuple[int, int] = TIMED) -> str:
     """On the GPU: as fast as a copy of as many bytes, within FAST."""
     rows, columns = shape
     buffers = [np.zeros(shape, np.float32), np.zeros(columns, np.float32), np.zeros(shape, np.float32)]
-    found = programs.run(programs.build(source, gpu=True), buffers, (columns, rows * columns), times=True)
-    if found.status != "ok":
-        raise Wrong(_explain(found, source, [each.size for each in buffers]))
+    outcome = programs.run(programs.build(source, gpu=True), buffers, (columns, rows * columns), times=True)
+    if outcome.status != "ok":
+        raise Wrong(_explain(outcome, source, [buffer.size for buffer in buffers]))
     moved = 8 * rows * columns
-    text = f"{moved / found.us / 1e3:,.0f} GB/s; a copy reaches {moved / found.copy_us / 1e3:,.0f} GB/s"
-    if found.us > FAST * found.copy_us:
+    text = f"{moved / outcome.us / 1e3:,.0f} GB/s; a copy reaches {moved / outcome.copy_us / 1e3:,.0f} GB/s"
+    if outcome.us > FAST * outcome.copy_us:
         raise Wrong(
             f"coalesced, on the GPU: {text}. The kernel may take at most {FAST} times as long as the copy\n"
             f"Hint: {NEIGHBOURS}"

@@ -57,10 +57,10 @@ def show_steps(predicted: dict[str, float | None], here: Mapping[str, float] = M
     print(f"{'recorded, µs':27}" + "".join(f"{gpu_of(record):>17}" for record in runs) + f"{'here':>9}" * bool(here))
     for name in STEPS:
         us = [record.us("step", name=name) if _has(record, name) else None for record in runs]
-        text = "".join(f"{'-' if each is None else format(each, '.1f'):>17}" for each in us)
+        text = "".join(f"{'-' if value is None else format(value, '.1f'):>17}" for value in us)
         mine = f"{here[name]:9.1f}" if name in here else ""
-        said = "" if predicted.get(name) is None else f"   your prediction: {predicted[name]}"
-        print(f"{name:10} {_order(name):16}{text}{mine}{said}")
+        prediction = "" if predicted.get(name) is None else f"   your prediction: {predicted[name]}"
+        print(f"{name:10} {_order(name):16}{text}{mine}{prediction}")
 
 
 def _order(name: str, at_most: int = 12) -> str:
@@ -106,9 +106,9 @@ def show_op() -> None:
         print(NO_RECORD)
         return
     print(f"recorded on an {record.head('GPU')}: sigmoid, 65536 × 512 float32, µs (20th to 80th percentile)")
-    found = record.rows("op", shape="even").set_index("name")
-    for name, said in WAY.items():
-        print(f"  {said:34} {spread(found.loc[name]) if name in found.index else NO_RECORD}")
+    rows = record.rows("op", shape="even").set_index("name")
+    for name, way in WAY.items():
+        print(f"  {way:34} {spread(rows.loc[name]) if name in rows.index else NO_RECORD}")
 
 
 def show_forms() -> None:
@@ -120,9 +120,9 @@ def show_forms() -> None:
     except LookupError:
         us = {}
     print(f"{'form':20} instructions per element   loads" + f"{'µs':>10}" * bool(us))
-    for name, found in compiled()["forms"].items():
+    for name, form in compiled()["forms"].items():
         told = WAY.get(name, name).removeprefix("the ")
-        print(f"{told:20} {found['an_element']:24.1f}   {found['loads']:12}{us.get(name, '')}".rstrip())
+        print(f"{told:20} {form['an_element']:24.1f}   {form['loads']:12}{us.get(name, '')}".rstrip())
 
 
 def of_library(implementation: str) -> pandas.Series:

@@ -41,11 +41,11 @@ def address_sanitizer(kernel: str) -> str:
         environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}  # nothing is freed above
         done = subprocess.run([program], capture_output=True, text=True, env=environment, check=False)
     form = r"AddressSanitizer: (\S+) on .*\n(\w+ of size \d+).*\n +#0 \S+ in (\w+).* \S+:(\d+)"
-    said = re.search(form, done.stderr)
-    if not said:
+    match = re.search(form, done.stderr)
+    if not match:
         return f"nothing found, exit status {done.returncode}"
     where = re.search(r"is located (\d+ bytes .*?region)", done.stderr)
-    return f"{said[1]}: {said[2]}, {where[1]}, line {said[4]} of {said[3]}"
+    return f"{match[1]}: {match[2]}, {where[1]}, line {match[4]} of {match[3]}"
 
 
 def compute_sanitizer(tool: str, source: str, buffers: Sequence[np.ndarray], integers: Sequence[int]) -> list[str]:
@@ -58,5 +58,5 @@ def compute_sanitizer(tool: str, source: str, buffers: Sequence[np.ndarray], int
             text = sanitizer.printed(tool, command, environment={"EXACT": "1"})
         except RuntimeError as error:
             return [str(error)]
-    lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", each) for each in text.splitlines() if each.startswith("=====")]
-    return [each for each in lines if "/" not in each][:20] or [text[-300:]]
+    lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", line) for line in text.splitlines() if line.startswith("=====")]
+    return [line for line in lines if "/" not in line][:20] or [text[-300:]]

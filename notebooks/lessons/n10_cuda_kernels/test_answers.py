@@ -167,17 +167,17 @@ def test_a_right_kernel_may_have_any_form(what):
 
 
 def test_what_the_search_does_not_find_is_not_tried():
-    said = op_puzzles._hold_wide(Chosen("scattered"))
-    assert said == "4,294,968×1,000: not tried here: none of the threads that were looked at comes to the last elements"
+    text = op_puzzles._hold_wide(Chosen("scattered"))
+    assert text == "4,294,968×1,000: not tried here: none of the threads that were looked at comes to the last elements"
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_beyond_32_bits_is_said_as_it_is(what):
-    *_, said, hint = WRONG[what]
+    *_, message, hint = WRONG[what]
     with pytest.raises(Wrong) as wrong:
         op_puzzles._hold_wide(Chosen(what))
     words, _, guess = str(wrong.value).partition("\nHint: ")
-    assert re.search(said, words), words
+    assert re.search(message, words), words
     assert re.search(hint if hint not in (WIDE_HINT, GUARD) else re.escape(hint), guess), guess
 
 
@@ -257,10 +257,10 @@ void launch(const float* x, float* out, int columns) {{
     size_t shared = 0;
     fast<<<{len(FAST)}, columns, shared>>>(x, out, columns); }}"""
     x = torch.rand(len(FAST), 8) + 0.5
-    found = programs.run(programs.build(source), [x.numpy(), np.zeros_like(x.numpy())], (8,))
-    assert found.status == "ok", found.text
+    outcome = programs.run(programs.build(source), [x.numpy(), np.zeros_like(x.numpy())], (8,))
+    assert outcome.status == "ok", outcome.text
     expected = torch.stack([function(row) for function, row in zip(FAST.values(), x, strict=True)])
-    torch.testing.assert_close(torch.from_numpy(found.buffers[1][0]).view_as(x), expected)
+    torch.testing.assert_close(torch.from_numpy(outcome.buffers[1][0]).view_as(x), expected)
 
 
 @pytest.mark.parametrize(

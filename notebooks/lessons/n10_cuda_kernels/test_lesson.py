@@ -40,8 +40,8 @@ SCALAR = texts.launching(texts.text_of("scalar"))
 
 def cells() -> dict[str, str]:
     """The notebook's code, by the cells' ids."""
-    found = json.loads(NOTEBOOK.read_text())["cells"]
-    return {cell["id"]: "".join(cell["source"]) for cell in found if cell["cell_type"] == "code"}
+    entries = json.loads(NOTEBOOK.read_text())["cells"]
+    return {cell["id"]: "".join(cell["source"]) for cell in entries if cell["cell_type"] == "code"}
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +67,11 @@ def test_a_form_of_the_answer_computes_the_same(name):
     launch = "void launch(const float* x, const float* bias, const float* y, float* out, int columns, int n)"
     text += f"\n{launch} {{ form<<<{grid}, 256>>>(x, bias, y, 0.5f, out, columns, n); }}"
     x, y, bias = torch.randn(9, 512), torch.randn(9, 512), torch.randn(512)
-    buffers = [each.numpy() for each in (x, bias, y, torch.zeros_like(x))]
-    found = programs.run(programs.build(text), buffers, (512, x.numel()))
-    assert found.status == "ok", found.text
+    buffers = [tensor.numpy() for tensor in (x, bias, y, torch.zeros_like(x))]
+    outcome = programs.run(programs.build(text), buffers, (512, x.numel()))
+    assert outcome.status == "ok", outcome.text
     expected = torch.sigmoid(x + 0.5 * y + bias)
-    torch.testing.assert_close(torch.from_numpy(found.buffers[3][0]).view_as(x), expected)
+    torch.testing.assert_close(torch.from_numpy(outcome.buffers[3][0]).view_as(x), expected)
 
 
 def test_the_forms_are_launched_as_they_are():
@@ -94,8 +94,8 @@ def test_what_the_reader_writes_is_enough():
     """Lines of the solutions that are not in the cells: 40 of kernels and their launches at least."""
     mine = 0
     for name, answer in answers.solutions(ROOM).items():
-        given = {line.strip() for line in cells()[name].splitlines()}
-        mine += sum(bool(line.strip("} ")) and line.strip() not in given for line in answer.source.splitlines())
+        cell_lines = {line.strip() for line in cells()[name].splitlines()}
+        mine += sum(bool(line.strip("} ")) and line.strip() not in cell_lines for line in answer.source.splitlines())
     assert mine >= 40
 
 
@@ -139,25 +139,25 @@ def test_a_launch_is_rewritten_for_the_host():
 
 def test_a_kernel_runs_and_its_sectors_are_counted(scalar):
     x = np.arange(-500, 500, dtype=np.float32)
-    found = programs.run(scalar, [x, np.ones(10, np.float32), np.full_like(x, np.nan)], (10, 1000))
-    assert found.status == "ok"
-    assert np.array_equal(found.buffers[2][0], np.maximum(x + 1, 0))
-    assert found.counts[0] == [32, 125, 0, 0]  # warps, sectors of 8 numbers
-    assert found.counts[2] == [0, 0, 32, 125]
-    assert (found.threads, found.launched) == (1000, 1024)
+    outcome = programs.run(scalar, [x, np.ones(10, np.float32), np.full_like(x, np.nan)], (10, 1000))
+    assert outcome.status == "ok"
+    assert np.array_equal(outcome.buffers[2][0], np.maximum(x + 1, 0))
+    assert outcome.counts[0] == [32, 125, 0, 0]  # warps, sectors of 8 numbers
+    assert outcome.counts[2] == [0, 0, 32, 125]
+    assert (outcome.threads, outcome.launched) == (1000, 1024)
 
 
 @pytest.mark.parametrize(("name", "sectors"), [("strided", 32), ("coalesced", 4), ("wide", 16)])
 def test_the_steps_touch_what_the_lesson_says(name, sectors):
     assert on_your_machine.watch(texts.text_of(name)) == (sectors, sectors)
-    first, each = pictures.FIRST[name]
-    assert len({(first(lane) + k) // 8 for lane in range(32) for k in range(each)}) == sectors
+    first, width = pictures.FIRST[name]
+    assert len({(first(lane) + k) // 8 for lane in range(32) for k in range(width)}) == sectors
 
 
 def test_what_is_wrong_is_named():
     kernel = SCALAR
-    found = run(experiment.off_by_one())
-    assert (found.status, found.text) == ("outside", "0|1000|thread 232 of block 3|reads")
+    outcome = run(experiment.off_by_one())
+    assert (outcome.status, outcome.text) == ("outside", "0|1000|thread 232 of block 3|reads")
     misaligned = texts.launching(texts.text_of("wide"), 16).replace("(x + i)", "(x + i + 1)")
     assert run(misaligned).status == "misaligned"
     assert run(kernel.replace("(n + 255) / 256", "0")).status == "launch"
@@ -169,9 +169,9 @@ def test_what_is_wrong_is_named():
     assert beyond.status == "array"
     assert beyond.text.startswith("thread 0 of block 0|256|float [256]|")
     again = barrier.replace("part[255 - threadIdx.x];", "part[255 - threadIdx.x]; part[threadIdx.x] = 0;")
-    found = programs.run(programs.build(again), shared, (256,))
-    assert found.status == "race", found
-    assert "no __syncthreads() in between" in found.text
+    outcome = programs.run(programs.build(again), shared, (256,))
+    assert outcome.status == "race", outcome
+    assert "no __syncthreads() in between" in outcome.text
 
 
 def test_a_buffer_may_be_larger_than_the_memory():
@@ -179,8 +179,8 @@ def test_a_buffer_may_be_larger_than_the_memory():
     source = kernel + "\nvoid launch(float* x, long long n) { f<<<1, 1>>>(x, n); }"
     n = 2**33
     sparse = programs.Sparse(n, {0: np.zeros(4, np.float32), n - 4: np.zeros(4, np.float32)})
-    found = programs.run(programs.build(source), [sparse], (n,))
-    assert [part.tolist() for part in found.buffers[0]] == [[0, 0, 0, 0], [0, 0, 0, 3]]
+    outcome = programs.run(programs.build(source), [sparse], (n,))
+    assert [part.tolist() for part in outcome.buffers[0]] == [[0, 0, 0, 0], [0, 0, 0, 3]]
 
 
 def test_the_shortest_way_that_stores():
@@ -201,20 +201,20 @@ def test_what_is_counted_is_saved_whole():
     kernels = recorded.compiled()["kernels"]
     assert set(recorded.compiled()["forms"]) == {*forms.FORMS, "triton, by hand"}
     assert set(kernels) == {*STEPS} | {f"{way} {dtype}" for dtype in experiment.DTYPES for way in counting.WAYS}
-    for name, found in kernels.items():
-        assert found["executed"] >= found["order"].count("S"), name
-        assert found["order"].count("L") >= 2, name
+    for name, kernel in kernels.items():
+        assert kernel["executed"] >= kernel["order"].count("S"), name
+        assert kernel["order"].count("L") >= 2, name
 
 
 def test_what_is_recorded_is_of_these_kernels():
     if not runtime.nvcc():
         pytest.skip("nvcc is not here")
-    found = counting.count()
+    counts = counting.count()
     saved = recorded.compiled()
-    if found["nvcc"] == saved["nvcc"]:
-        assert found["kernels"] == saved["kernels"]
-        if found["triton"] == saved["triton"]:
-            assert found["forms"] == saved["forms"]
+    if counts["nvcc"] == saved["nvcc"]:
+        assert counts["kernels"] == saved["kernels"]
+        if counts["triton"] == saved["triton"]:
+            assert counts["forms"] == saved["forms"]
 
 
 def test_pictures_and_tables(capsys):
@@ -263,7 +263,7 @@ def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
         else:
             with pytest.raises(inline.Refused, match="launch: 0 blocks of 256 threads"):
                 forward(view, bias, 256)
-    for old, new, said in (
+    for old, new, message in (
         ("i < n", "i <= n", "outside: 0|210|thread 210 of block 0"),
         ("    C10_CUDA_KERNEL_LAUNCH_CHECK();", "", "unchecked"),
         (", 0, c10::cuda::getCurrentCUDAStream()", "", "stream"),
@@ -272,7 +272,7 @@ def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
         ("auto out", "TORCH_CHECK(threads == 1); auto out", "raised: threads == 1"),
         ("empty_like(x)", "empty_like(bias)", "outside|shape: the result has the shape"),
     ):
-        with pytest.raises(inline.Refused, match=said.replace("|", r"\|") if "outside|" not in said else said):
+        with pytest.raises(inline.Refused, match=message.replace("|", r"\|") if "outside|" not in message else message):
             inline.load_inline("scalar", "", source.replace(old, new)).forward(x, bias, 256)
     with pytest.raises(ValueError, match="functions: expected"):
         inline.load_inline("scalar", "", source, functions=["backward"])
@@ -301,7 +301,7 @@ def test_on_a_gpu_the_cells_texts_are_timed(monkeypatch, capsys):
     monkeypatch.setattr(experiment, "Library", built)
     times = lambda calls, tolerance: print({name: call() for name, call in calls.items()})  # noqa: E731
     monkeypatch.setattr(on_your_machine, "print_times", times)
-    on_your_machine.show_forms({"a": "void form() {}"}, torch.ones(1), None, None, Triton=lambda *given: "launched")
+    on_your_machine.show_forms({"a": "void form() {}"}, torch.ones(1), None, None, Triton=lambda *arguments: "launched")
     assert "form_0<<<" in (printed := capsys.readouterr().out)
     assert "'Triton': 'launched'" in printed
 
@@ -320,8 +320,8 @@ def test_on_a_gpu_an_op_is_held_too(monkeypatch, capsys):
 
 
 def test_the_sanitizer_finds_the_wrong_guard():
-    found = address_sanitizer(texts.text_of("scalar").replace("i < n", "i <= n"))
-    assert re.match("heap-buffer-overflow: READ of size 4, 0 bytes .*, line 4 of scalar|AddressSanitizer is not", found)
+    text = address_sanitizer(texts.text_of("scalar").replace("i < n", "i <= n"))
+    assert re.match("heap-buffer-overflow: READ of size 4, 0 bytes .*, line 4 of scalar|AddressSanitizer is not", text)
 
 
 def test_what_ncu_prints():
@@ -330,11 +330,11 @@ def test_what_ncu_prints():
              "  wide(const float *, int) (2048, 1, 1)x(256, 1, 1), Context 1",
              "    smsp__inst_executed.sum     inst     7",
              "    l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum                    2,097,152"]
-    found = dict(ncu.launches(lines))
+    metrics = dict(ncu.launches(lines))
     expected = {"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": 134.2e6}
-    assert found["base_float32"] == pytest.approx(expected)
+    assert metrics["base_float32"] == pytest.approx(expected)
     requests = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
-    assert found["wide"] == {"smsp__inst_executed.sum": 7, requests: 2097152}
+    assert metrics["wide"] == {"smsp__inst_executed.sum": 7, requests: 2097152}
 
 
 def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
@@ -351,11 +351,11 @@ def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
 def test_on_a_gpu_the_repaired_kernel_is_timed(monkeypatch, capsys):
     monkeypatch.setattr(puzzles.programs, "build", lambda source, gpu: "program")
     source = SCALAR
-    for us, status, said in ((60.0, "ok", ""), (200.0, "ok", "neighbouring"), (0.0, "launch", "the launch fails")):
+    for us, status, message in ((60.0, "ok", ""), (200.0, "ok", "neighbouring"), (0.0, "launch", "the launch fails")):
         outcome = programs.Outcome(status, us=us, copy_us=50.0)
         monkeypatch.setattr(puzzles.programs, "run", lambda *a, outcome=outcome, **b: outcome)
-        if said:
-            with pytest.raises(puzzles.Wrong, match=said):
+        if message:
+            with pytest.raises(puzzles.Wrong, match=message):
                 puzzles._time(source, (4, 8))
         else:
             assert "GB/s; a copy" in puzzles._time(source, (4, 8))

@@ -17,12 +17,12 @@ def text_of(name: str) -> str:
     return text[begin : text.index("\n}", begin) + 3]
 
 
-def launching(kernel: str, each: int = 1) -> str:
+def launching(kernel: str, per_thread: int = 1) -> str:
     """A kernel's text with launch(), which gives each thread so many numbers."""
     name = re.search(r"void (\w+)\(", kernel)[1]
     return f"""{kernel}
 void launch(const float* x, const float* bias, float* out, int columns, int n) {{
-    {name}<<<(n + {256 * each - 1}) / {256 * each}, 256>>>(x, bias, out, columns, n);
+    {name}<<<(n + {256 * per_thread - 1}) / {256 * per_thread}, 256>>>(x, bias, out, columns, n);
 }}
 """
 

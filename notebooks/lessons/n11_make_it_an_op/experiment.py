@@ -78,24 +78,24 @@ class MakeOp(Experiment):
         """µs a call of each, by turns, until the GPU has done them; the label `calls`: how often one function calls."""
 
         def clock(functions: Mapping[int, Callable]) -> dict[int, list[float]]:
-            found = self.call_times(functions, self.sizes.calls, self.sizes.batches)
-            return {number: [us / ways[number].labels["calls"] for us in times] for number, times in found.items()}
+            samples = self.call_times(functions, self.sizes.calls, self.sizes.batches)
+            return {number: [us / ways[number].labels["calls"] for us in times] for number, times in samples.items()}
 
         rows, columns = self.sizes.small
         self.compare(part, ways, captured=False, clock=clock, rows=rows, columns=columns)
 
     def ways(self, x: Tensor, bias: Tensor) -> dict[str, Callable[[], Tensor]]:
         """The ways to relu(x + bias) that take a gradient."""
-        found = {
+        ways = {
             "relu(x + bias)": lambda: torch.relu(x + bias),
             **{name: partial(op, x, bias) for name, op in declared().items()},
             "triton": lambda: ops.add_relu(x, bias, backend="triton"),
         }
         if self.gpu and not runtime.why_not("cuda", "cuda"):
             with self.caught("build", name="C++"):  # the other rungs are measured all the same
-                found["C++"] = partial(in_cpp(), x, bias)
-            found["cuda"] = lambda: ops.add_relu(x, bias, backend="cuda")
-        return found
+                ways["C++"] = partial(in_cpp(), x, bias)
+            ways["cuda"] = lambda: ops.add_relu(x, bias, backend="cuda")
+        return ways
 
     def call(self) -> None:
         x, bias = self.operands(self.sizes.small)
@@ -130,8 +130,8 @@ class MakeOp(Experiment):
 
         def right(out: Tensor, function: Callable) -> bool:
             """A gradient that is wrong is a row without a time."""
-            made = torch.autograd.grad(function().square().sum(), (x, bias))
-            close = (torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(made, exact, strict=True))
+            gradients = torch.autograd.grad(function().square().sum(), (x, bias))
+            close = (torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(gradients, exact, strict=True))
             return torch.equal(out, expected) and all(close)
 
         self.calls("gradient", [

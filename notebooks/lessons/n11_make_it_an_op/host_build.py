@@ -36,7 +36,7 @@ def load(text: str, together: Collection[str] = ()) -> torch._ops._OpNamespace:
     """
     name = _hash(text)
     if name not in _loaded:
-        texts = [each for each in sorted(together) if _hash(each) not in _loaded] if text in together else [text]
+        texts = [other for other in sorted(together) if _hash(other) not in _loaded] if text in together else [text]
         BUILD.mkdir(parents=True, exist_ok=True)
         source = BUILD / f"op_{_hash(''.join(texts))}.cpp"
         source.write_text(_whole(texts))
@@ -68,10 +68,10 @@ def _whole(texts: Collection[str]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _launch(found: re.Match) -> str:
+def _launch(match: re.Match) -> str:
     """kernel<<<grid, block, shared, stream>>>( as the beginning of a call."""
-    grid, block, *_ = _arguments(found[2])
-    return f"lecture::launch({found[1]}, dim3({grid}), dim3({block}), "
+    grid, block, *_ = _arguments(match[2])
+    return f"lecture::launch({match[1]}, dim3({grid}), dim3({block}), "
 
 
 def _arguments(text: str) -> list[str]:

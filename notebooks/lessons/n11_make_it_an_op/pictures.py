@@ -61,9 +61,9 @@ def draw_places(tensors: Mapping[str, Tensor]) -> Figure:
 def draw_rungs(predicted: float | None = None) -> Figure:
     """µs of one call from Python, a bar a rung, without a gradient; the prediction is of custom_op's, and stands there.
     """
-    found = recorded.rungs()
+    rungs = recorded.rungs()
     figure, ax = open_panels((10, 3.6))
-    for n, (name, times) in enumerate(found.items()):
+    for n, (name, times) in enumerate(rungs.items()):
         if times is None:
             ax.text(0.3, n, recorded.elsewhere(name), va="center", size=8, color="0.4")
             continue
@@ -74,9 +74,9 @@ def draw_rungs(predicted: float | None = None) -> Figure:
         if name == "torch.library" and predicted is not None:
             ax.plot((predicted, predicted), (n - 0.45, n + 0.45), color="C3", lw=2)
             ax.text(predicted, n - 0.5, "your prediction", color="C3", size=8, ha="center", va="bottom")
-    ax.set_yticks(range(len(found)), labels=[recorded.RUNGS[name] for name in found])
-    longest = max(times.high for times in found.values() if times)
+    ax.set_yticks(range(len(rungs)), labels=[recorded.RUNGS[name] for name in rungs])
+    longest = max(times.high for times in rungs.values() if times)
     ax.set_xlim(0, 1.12 * max(longest, predicted or 0))
-    ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(found) - 0.4, -1.0))
+    ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(rungs) - 0.4, -1.0))
     ax.set_title(f"{RECORDED}; orange: an op; black line: 20th to 80th percentile", size=9)
     return figure

@@ -121,7 +121,7 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
     try:
         with mode:
             _answering[0] = True
-            got = answer(*(mode.from_tensor(each) if isinstance(each, Tensor) else each for each in arguments))
+            got = answer(*(mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments))
     except Wrong:
         raise
     except Exception as error:
@@ -130,10 +130,10 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
         _answering[0] = False
     if not isinstance(got, Tensor):
         raise Wrong(f"case {what}: expected a tensor, got {type(got).__name__}", "Return an empty tensor.")
-    wanted, given = _properties(reference(*arguments).contiguous()), _properties(got)
+    wanted, properties = _properties(reference(*arguments).contiguous()), _properties(got)
     for name, value in wanted.items():
-        if given[name] != value:
-            raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {given[name]}", _PROPERTIES[name])
+        if properties[name] != value:
+            raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {properties[name]}", _PROPERTIES[name])
 
 
 def _on_meta(answer: Callable) -> None:
@@ -203,8 +203,8 @@ def _as_text(text: object) -> None:
             raise Wrong(f"case the dispatch key: expected CUDA, got {key}", hint)
     names = re.findall(r'\bimpl\(\s*"([^"]*)"', text)
     if NAME not in names:
-        given = ", ".join(names) or "no m.impl at all"
-        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "The names in m.impl and m.def must be the same.")
+        listed = ", ".join(names) or "no m.impl at all"
+        raise Wrong(f"case m.impl: expected {NAME}, got {listed}", "The names in m.impl and m.def must be the same.")
     function = text.partition("TORCH_LIBRARY")[0]
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
         hint = "A float in the schema is a double in C++, and an int is an int64_t. The kernel may still take a float."
@@ -238,13 +238,13 @@ def _as_schema(schema: str, function: str) -> None:
     except RuntimeError as error:
         hint = 'The form is "name(type name, type name) -> type".'
         raise Wrong(f"case the schema: {said(error)}", hint) from error
-    given = {each.name: str(each.type) for each in parsed.arguments}
-    if parsed.name != NAME or given != _ARGUMENTS:
+    arguments = {argument.name: str(argument.type) for argument in parsed.arguments}
+    if parsed.name != NAME or arguments != _ARGUMENTS:
         hint = "The schema lists the function's parameters in order. Its types are Tensor, float, int, bool and str."
-        raise Wrong(f"case the schema: expected {NAME} of {_ARGUMENTS}, got {parsed.name} of {given}", hint)
-    if [str(each.type) for each in parsed.returns] != ["Tensor"]:
+        raise Wrong(f"case the schema: expected {NAME} of {_ARGUMENTS}, got {parsed.name} of {arguments}", hint)
+    if [str(result.type) for result in parsed.returns] != ["Tensor"]:
         raise Wrong(f"case the schema: expected -> Tensor, got {len(parsed.returns)} results", "Return one tensor.")
-    if any(each.alias_info for each in (*parsed.arguments, *parsed.returns)):
+    if any(value.alias_info for value in (*parsed.arguments, *parsed.returns)):
         raise Wrong("case the schema: Tensor(a) shares memory", "The result is new, and no argument is written.")
     if function:
         raise Wrong(
@@ -278,15 +278,15 @@ def _built(text: str) -> torch._ops._OpNamespace:
 def _known_texts() -> tuple[str, ...]:
     """The lecture's texts, and the answers that are kept beside it: all are built at once."""
     room = Path(__file__).resolve().parent
-    found = [cpp_texts.KERNEL + cpp_texts.OP]
+    texts = [cpp_texts.KERNEL + cpp_texts.OP]
     for answer in (answers.solutions(room)["cpp"], *answers.others(room)):
         if answer.puzzle == "cpp" and (text := re.search(r'r"""(.*?)"""', answer.source, re.S)):
             try:
                 _as_text(cpp_texts.KERNEL_10 + text[1])
             except Wrong:
                 continue
-            found.append(cpp_texts.KERNEL_10 + text[1])
-    return tuple(dict.fromkeys([*found, cpp_texts.with_gradient()]))
+            texts.append(cpp_texts.KERNEL_10 + text[1])
+    return tuple(dict.fromkeys([*texts, cpp_texts.with_gradient()]))
 
 
 def _lectures_text() -> str:
@@ -367,7 +367,7 @@ def _refused() -> Iterator[tuple[str, tuple, str]]:
 
 def _as_function(op: Callable) -> None:
     for what, arguments, hint in _cpp_cases():
-        before = [each.clone() for each in arguments[:3]]
+        before = [argument.clone() for argument in arguments[:3]]
         wanted = add_mul_relu(*arguments)
         try:
             got = op(*arguments)
@@ -419,12 +419,12 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
         if not callable(answer):
             raise Wrong(f"case {what}: got {type(answer).__name__}", "Pass the three functions themselves.")
     implementation = getattr(_built(passed("cpp")), NAME).default
-    given: list[object] = []
+    returned: list[object] = []
 
     def watched(ctx, grad: Tensor) -> object:
-        found = backward(ctx, grad)
-        given[:] = found if isinstance(found, tuple | list) else [found]
-        return found
+        result = backward(ctx, grad)
+        returned[:] = result if isinstance(result, tuple | list) else [result]
+        return result
 
     with _op("(Tensor x, Tensor bias, Tensor y, float multiplier) -> Tensor", implementation, fake) as (library, op):
         torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
@@ -434,7 +434,7 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
         _stays_open(lambda x: op(x, x[0], x, 0.5))
         for shape in ((1, 3), (4, 3), (2, 3, 4), (3,)):
             what = "×".join(map(str, shape)) if shape[1:] else f"{shape[0]} elements of one dimension"
-            _same_gradients(what, op, _leaves(*shape), given)
+            _same_gradients(what, op, _leaves(*shape), returned)
         _same_where_it_is_special(op)
         _sees_changes(op)
         hint = "In a graph, backward must do what it does in eager mode: compute with tensors only, and write to none."
@@ -445,7 +445,7 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
 
 
 def _leaves(*shape: int) -> list[Tensor]:
-    return [each.add(0.25).requires_grad_() for each in _operands(*shape)]  # no result is 0: relu's corner
+    return [operand.add(0.25).requires_grad_() for operand in _operands(*shape)]  # no result is 0: relu's corner
 
 
 def _gradients(function: Callable, leaves: list[Tensor], multiplier: float, grad: Tensor | None = None) -> tuple:
@@ -454,26 +454,26 @@ def _gradients(function: Callable, leaves: list[Tensor], multiplier: float, grad
     return torch.autograd.grad(out, leaves, grad, allow_unused=True)
 
 
-def _same_gradients(what: str, op: Callable, leaves: list[Tensor], given: list[object]) -> None:
+def _same_gradients(what: str, op: Callable, leaves: list[Tensor], returned: list[object]) -> None:
     for multiplier in (0.5, -2.0):
         wanted = _gradients(add_mul_relu, leaves, multiplier)
         grad = torch.arange(2.0, leaves[0].numel() + 2).view(leaves[0].shape)
         before = grad.clone()
         try:
-            found = _gradients(op, leaves, multiplier, grad)
+            gradients = _gradients(op, leaves, multiplier, grad)
         except Exception as error:
             raise Wrong(f"case {what}: {said(error)}", _OF["bias"] if len(leaves[0].shape) == 1 else _FORMS) from error
         if not torch.equal(grad, before):
             raise Wrong(f"case {what}: backward wrote into grad", "Other ops read grad too: write to no argument.")
-        if len(given) != 4:
-            raise Wrong(f"case {what}: expected 4 gradients, got {len(given)}", _FORMS)
-        if given[3] is not None:
+        if len(returned) != 4:
+            raise Wrong(f"case {what}: expected 4 gradients, got {len(returned)}", _FORMS)
+        if returned[3] is not None:
             raise Wrong(f"case {what}: the multiplier's gradient: expected None", "A float has no gradient.")
-        for name, a, b, made in zip(_OF, wanted, found, given, strict=False):
+        for name, a, b, gradient in zip(_OF, wanted, gradients, returned, strict=False):
             if b is None:
                 raise Wrong(f"case {what}: {name}'s gradient: expected a tensor, got None", _OF[name])
-            if made.shape != a.shape:  # of b autograd has seen to it
-                shapes = f"expected {list(a.shape)}, got {list(made.shape)}"
+            if gradient.shape != a.shape:  # of b autograd has seen to it
+                shapes = f"expected {list(a.shape)}, got {list(gradient.shape)}"
                 raise Wrong(f"case {what}: {name}'s gradient: {shapes}", _OF[name])
             _same(f"{what}, multiplier {multiplier:g}", f"{name}'s gradient: ", b, a, _OF[name])
 
@@ -482,10 +482,10 @@ def _same_where_it_is_special(op: Callable) -> None:
     leaves = _leaves(4, 6)
     stopped = add_mul_relu(*leaves, 0.5) <= 0
     infinite = torch.where(stopped, torch.inf, 1.0)
-    with_nan = [each.requires_grad_() for each in _operands(4, 6, special=True)]
+    with_nan = [operand.requires_grad_() for operand in _operands(4, 6, special=True)]
     for what, operands, grad in zip(_SPECIAL, (leaves, with_nan), (infinite, torch.ones(4, 6)), strict=True):
-        wanted, found = (_gradients(function, operands, 0.5, grad) for function in (add_mul_relu, op))
-        for name, a, b in zip(_OF, wanted, found, strict=True):
+        wanted, gradients = (_gradients(function, operands, 0.5, grad) for function in (add_mul_relu, op))
+        for name, a, b in zip(_OF, wanted, gradients, strict=True):
             _same(f"4×6 with {what}", f"{name}'s gradient: ", b, a, _SPECIAL[what])
 
 
@@ -498,10 +498,10 @@ def _sees_changes(op: Callable) -> None:
         with torch.no_grad():
             (*leaves, out)[n].neg_()
         try:
-            found = torch.autograd.grad(loss, leaves)
+            gradients = torch.autograd.grad(loss, leaves)
         except RuntimeError:
             continue
-        if not all(torch.allclose(a, b) for a, b in zip(wanted, found, strict=True)):
+        if not all(torch.allclose(a, b) for a, b in zip(wanted, gradients, strict=True)):
             raise Wrong(
                 f"case {name} changed after the forward: expected autograd's error, got another gradient",
                 "Autograd watches tensors that ctx.save_for_backward keeps. It does not watch attributes of ctx. "

@@ -40,14 +40,14 @@ def times(part: str, name: str) -> Times:
 
 def rungs(part: str = "call") -> dict[str, Times | None]:
     """Those of RUNGS that the part has or is to have; None: no record yet."""
-    found: dict[str, Times | None] = {}
+    by_name: dict[str, Times | None] = {}
     for name in RUNGS:
         try:
-            found[name] = times(part, name)
+            by_name[name] = times(part, name)
         except LookupError:
             if part == "call" or name == "C++":
-                found[name] = None
-    return found
+                by_name[name] = None
+    return by_name
 
 
 def elsewhere(name: str, part: str = "call") -> str:

@@ -34,7 +34,7 @@ def test_what_is_measured_is_what_the_notebook_says(function):
 @pytest.mark.parametrize(("cell", "name"), [("KERNEL", "KERNEL"), ("OP", "OP"), ("KERNEL_10", "OF_10")])
 def test_the_cuda_texts_are_the_notebooks(cell, name):
     start = rf'^{cell} = (?:KERNEL \+ )?r"""(.*?)"""'
-    (text,) = (found for source in CELLS for found in re.findall(start, source, re.S | re.M))
+    (text,) = (match for source in CELLS for match in re.findall(start, source, re.S | re.M))
     assert text == getattr(cpp_texts, name)
 
 
@@ -72,8 +72,8 @@ def test_what_the_compiler_says_is_the_answer(monkeypatch):
         raise RuntimeError("building the extension failed:\ntext:7:5: error: ‘thread’ was not declared in this scope")
 
     monkeypatch.setattr(host_build, "load_library", fails)
-    said = "compiler: ‘thread’ was not declared in this scope, in `#include <torch/library.h>`\nHint"
-    with pytest.raises(puzzles.Wrong, match=said):
+    message = "compiler: ‘thread’ was not declared in this scope, in `#include <torch/library.h>`\nHint"
+    with pytest.raises(puzzles.Wrong, match=message):
         puzzles._built(puzzles.passed("cpp") + "// another text")
 
 
@@ -106,11 +106,11 @@ def test_the_ops_pass_opcheck(declare):
     device = runtime.device()
     x, bias = (torch.randn(shape, device=device, requires_grad=True) for shape in ((3, 5), (5,)))
     op = declare(f"lecture::tested_{declare.__name__}", by_hand.formula)
-    for each in (x, x[0], x[None]):
-        torch.library.opcheck(op, (each, bias))
+    for operand in (x, x[0], x[None]):
+        torch.library.opcheck(op, (operand, bias))
         torch.testing.assert_close(
-            torch.autograd.grad(op(each, bias).sum(), (x, bias)),
-            torch.autograd.grad(by_hand.formula(each, bias).sum(), (x, bias)),
+            torch.autograd.grad(op(operand, bias).sum(), (x, bias)),
+            torch.autograd.grad(by_hand.formula(operand, bias).sum(), (x, bias)),
         )
     assert torch.equal(op(x, bias), kernels.add_relu(x.detach(), bias.detach()))
 

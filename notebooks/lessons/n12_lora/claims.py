@@ -77,9 +77,9 @@ def _fused() -> tuple:
 
 
 def _seven() -> tuple:
-    found = [time_us("layer", name) for name in SEVEN_E]
-    assert max(found) < LEAST * min(found)
-    assert max(found) < time_us("layer", EAGER)
+    times = [time_us("layer", name) for name in SEVEN_E]
+    assert max(times) < LEAST * min(times)
+    assert max(times) < time_us("layer", EAGER)
     return (time_us("layer", MERGED),)
 
 
@@ -174,19 +174,19 @@ def _smaller(name: str) -> tuple:
 def _kernel_wins() -> tuple:
     """Percent less than the next way that keeps the adapter apart; in both numbers of rows only merged takes less."""
     for rows in (8192, 64):
-        found = {name: _elsewhere_row(name, rows, SMALLER) for name, _ in SMALLER_WAYS.values()}
-        first, second, *_ = sorted((found[name] for name in {*found} - {MERGED}), key=lambda row: row["us_p50"])
+        by_name = {name: _elsewhere_row(name, rows, SMALLER) for name, _ in SMALLER_WAYS.values()}
+        first, second, *_ = sorted((by_name[name] for name in {*by_name} - {MERGED}), key=lambda row: row["us_p50"])
         assert (first["variant"], second["variant"]) == (KERNEL, RELU_INSIDE)
         assert apart(first, second)
-        assert found[MERGED]["us_p50"] < first["us_p50"]
+        assert by_name[MERGED]["us_p50"] < first["us_p50"]
     first, second = (_elsewhere_row(name, 8192, SMALLER)["us_p50"] for name in (KERNEL, RELU_INSIDE))
     return (100 * (1 - first / second),)
 
 
 def _seven_differ() -> tuple:
     assert AUTOTUNED not in set(_other().rows("layer", width=SMALLER)["variant"])
-    found = [_elsewhere_row(name, 8192, SMALLER)["us_p50"] for name, moved in SMALLER_WAYS.values() if moved == 7]
-    assert max(found) > LEAST * min(found)
+    times = [_elsewhere_row(name, 8192, SMALLER)["us_p50"] for name, moved in SMALLER_WAYS.values() if moved == 7]
+    assert max(times) > LEAST * min(times)
     return ()
 
 
@@ -201,10 +201,10 @@ def _host() -> tuple:
 
 
 def _kept() -> tuple:
-    found = merging.projections(1e-4)
-    assert abs(found["eager"] - found["merged"]) < 0.01
-    assert abs(found["one product"] - 1) < 0.01
-    return (found["eager"],)
+    projections = merging.projections(1e-4)
+    assert abs(projections["eager"] - projections["merged"]) < 0.01
+    assert abs(projections["one product"] - 1) < 0.01
+    return (projections["eager"],)
 
 
 def _memory() -> tuple:

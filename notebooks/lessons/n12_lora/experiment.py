@@ -92,7 +92,7 @@ class Lora(Experiment):
                 for number in functions
             }
 
-        found = [
+        candidates = [
             Way(
                 {"variant": name, "calls": count, **(more or {}).get(name, {})},
                 [call, *(partial(call, k) for k in range(1, count))],
@@ -100,7 +100,7 @@ class Lora(Experiment):
             )
             for name, call in calls.items()
         ]
-        self.compare(part, found, also=from_python, **labels)
+        self.compare(part, candidates, also=from_python, **labels)
 
     # ------------------------------------------------------------------------------------------------- one layer
 
@@ -267,10 +267,10 @@ def _step(model: Callable, trained: list[Tensor], labels: Tensor, dense: Tensor,
 def close(outputs: Outputs, wanted: Sequence[Tensor] | bool) -> bool | str:
     """Whether each is as near as CLOSE, what follows the first as CLOSE_GRADIENT; nothing is wanted: whether all is
     finite; wanted is a bool: whether it is, and it."""
-    found = tensors(outputs)
+    results = tensors(outputs)
     if not wanted or wanted is True:
-        return wanted is not False and all(bool(tensor.isfinite().all()) for tensor in found)
-    for place, (tensor, expected) in enumerate(zip(found, wanted, strict=True)):
+        return wanted is not False and all(bool(tensor.isfinite().all()) for tensor in results)
+    for place, (tensor, expected) in enumerate(zip(results, wanted, strict=True)):
         error = ((tensor.float() - expected).norm() / expected.norm()).item()
         if not error <= (CLOSE_GRADIENT if place else CLOSE):
             return f"FAILED: off by {error:.2g} of its length"

@@ -20,12 +20,12 @@ class _OfWsSize(TorchDispatchMode):
         self.size, self.made = size, []
 
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        given = operator(*arguments, **(named or {}))
-        taken = {x.untyped_storage()._cdata for x in tree_leaves((arguments, named)) if isinstance(x, Tensor)}
-        for made in tree_leaves(given):
-            if isinstance(made, Tensor) and made.numel() == self.size and made.untyped_storage()._cdata not in taken:
-                self.made.append(f"{operator._schema.name.removeprefix('aten::')} makes a tensor of {list(made.shape)}")
-        return given
+        outputs = operator(*arguments, **(named or {}))
+        storages = {x.untyped_storage()._cdata for x in tree_leaves((arguments, named)) if isinstance(x, Tensor)}
+        for out in tree_leaves(outputs):
+            if isinstance(out, Tensor) and out.numel() == self.size and out.untyped_storage()._cdata not in storages:
+                self.made.append(f"{operator._schema.name.removeprefix('aten::')} makes a tensor of {list(out.shape)}")
+        return outputs
 
 
 def require(holds: bool, wrong: str, hint: str = "") -> None:
@@ -119,10 +119,10 @@ def check_layer(answer: Callable) -> str:
                 layer.B.normal_()
             leaf = x.clone().requires_grad_()
             out = layer(leaf)
-            found, expected = out.detach().double(), _exactly(linear, layer, x, alpha / rank)
+            actual, expected = out.detach().double(), _exactly(linear, layer, x, alpha / rank)
             tolerance = 0.03 if dtype == torch.bfloat16 else 1e-4
             require(
-                close(found, expected, tolerance), off(found, expected),
+                close(actual, expected, tolerance), off(actual, expected),
                 "Add multiplier · (x A) B with multiplier = alpha / rank. The bias is in linear(x) already.",
             )
             require(
@@ -152,13 +152,15 @@ def _same_gradients(layer: nn.Module, x: Tensor, out: Tensor, multiplier: float,
     thin, frozen = multiplier * above @ B.T, above @ W
     expected = {"x": frozen + thin @ A.T, "A": rows.T @ thin, "B": multiplier * (rows @ A).T @ above}
     for name, leaf in {"A": layer.A, "B": layer.B, "x": x}.items():
-        found, hint = leaf.grad.double().flatten(0, -2), "The graph must hold every step from A, B and x to the result."
-        if name == "x" and close(found, frozen, tolerance):
+        gradient, hint = (
+            leaf.grad.double().flatten(0, -2), "The graph must hold every step from A, B and x to the result."
+        )
+        if name == "x" and close(gradient, frozen, tolerance):
             hint = "The gradient of x has two parts: one through W, and one through A and B. The second is missing."
         elif name == "x":
             hint = BELOW
         require(
-            close(found, expected[name], tolerance), f"the gradient of {name}: {off(found, expected[name])}", hint
+            close(gradient, expected[name], tolerance), f"the gradient of {name}: {off(gradient, expected[name])}", hint
         )
     trained = [name for name, parameter in layer.linear.named_parameters() if parameter.grad is not None]
     require(
@@ -173,9 +175,9 @@ BELOW = (
 )
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+def close(actual: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Whether the difference's norm is within this share of the expected one's."""
-    return found.shape == expected.shape and bool((found - expected).norm() <= tolerance * expected.norm())
+    return actual.shape == expected.shape and bool((actual - expected).norm() <= tolerance * expected.norm())
 
 
 def _check_device(answer: Callable) -> None:
@@ -196,9 +198,9 @@ def _exactly(linear: nn.Linear, layer: nn.Module, x: Tensor, multiplier: float) 
     return (x.double() @ linear.weight.double().T + bias + multiplier * (x.double() @ A) @ B).detach()
 
 
-def off(found: Tensor, expected: Tensor) -> str:
-    if found.shape != expected.shape:
-        return f"shape: expected {list(expected.shape)}, got {list(found.shape)}"
-    place = tuple((found - expected).abs().nan_to_num(torch.inf).flatten().argmax().unsqueeze(0).tolist())
-    want, got = (float(values.flatten()[place]) for values in (expected, found))
-    return f"at {place[0]} of {found.numel()}: expected {want:.4g}, got {got:.4g}"
+def off(actual: Tensor, expected: Tensor) -> str:
+    if actual.shape != expected.shape:
+        return f"shape: expected {list(expected.shape)}, got {list(actual.shape)}"
+    place = tuple((actual - expected).abs().nan_to_num(torch.inf).flatten().argmax().unsqueeze(0).tolist())
+    want, got = (float(values.flatten()[place]) for values in (expected, actual))
+    return f"at {place[0]} of {actual.numel()}: expected {want:.4g}, got {got:.4g}"

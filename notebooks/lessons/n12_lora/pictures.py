@@ -66,10 +66,10 @@ def draw_kept(projection: Callable = merging.projection) -> Figure:
     """How much of LoRA's change is there, by B's size and by way: computed, not measured. A way that gives what another
     one gives is seen on top of it: a thin line on a broad one."""
     figure, ax = open_panels((9, 3.2))
-    found = {std: merging.applied(std) for std in merging.STDS}
+    changes = {std: merging.applied(std) for std in merging.STDS}
     styles = [dict(lw=6, marker="o", ms=12, alpha=0.4), dict(ls="--", marker="s", ms=4), dict(ls=":", marker="^")]
-    for way, style in zip(found[merging.STDS[0]][1], styles, strict=True):
-        shown = [projection(wanted, arrived[way]) for wanted, arrived in found.values()]
+    for way, style in zip(changes[merging.STDS[0]][1], styles, strict=True):
+        shown = [projection(wanted, arrived[way]) for wanted, arrived in changes.values()]
         ax.plot(merging.STDS, shown, label=way, **style)
     ax.set(xscale="log", xlabel="standard deviation of B", ylabel="projection", ylim=(0, 1.1))
     ax.invert_xaxis()

@@ -31,10 +31,10 @@ def _labels(part: str, variant: str, labels: Mapping) -> dict:
 
 def time_us(part: str, variant: str, kind: str = "us_p50", **labels) -> float:
     """µs of that row on the GPU. kind: host_us, until a call is back in Python; call_us, from call to call."""
-    found = row(part, variant, **labels)
-    if found is None:
+    entry = row(part, variant, **labels)
+    if entry is None:
         raise LookupError(f"lora.json: no {variant} in {part}")
-    return float(found[kind])
+    return float(entry[kind])
 
 
 def e_us(passes: float) -> float:
@@ -47,13 +47,13 @@ def _head(record: Record = LORA) -> str:
 
 
 def _line(what: str, part: str, variant: str, more: str = "", **labels) -> None:
-    found = row(part, variant, **labels)
-    if found is None:
+    entry = row(part, variant, **labels)
+    if entry is None:
         chosen = _labels(part, variant, labels)
-        said = LORA.elsewhere(part, beside=VARIANTS["the op"], called="the op", **chosen)
+        text = LORA.elsewhere(part, beside=VARIANTS["the op"], called="the op", **chosen)
     else:
-        said = f"{spread(found, 8)} µs"
-    print(f"  {what:28}{said}{more}")
+        text = f"{spread(entry, 8)} µs"
+    print(f"  {what:28}{text}{more}")
 
 
 def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
@@ -67,8 +67,8 @@ def show_model() -> None:
     """DLRM's step: µs from step to step, µs of its kernels, and replayed as one CUDA graph."""
     print(f"{_head()}\n  {'':20}{'a step':>8}{'its kernels':>14}{'as one CUDA graph':>20}")
     for name in ("all trained", "LoRA, eager", "LoRA, torch.compile"):
-        found = row("model", name)
-        print(f"  {name:20}{found['call_us']:8.0f}{found['kernel_us']:14.0f}{found['us_p50']:20.0f}")
+        entry = row("model", name)
+        print(f"  {name:20}{entry['call_us']:8.0f}{entry['kernel_us']:14.0f}{entry['us_p50']:20.0f}")
 
 
 def show_crossing() -> None:
@@ -88,5 +88,5 @@ def show_adapters(predicted: str | None) -> None:
     """A line a way: µs, and the most memory beside inputs and weights."""
     print(_head())
     for name in ("gathered", "masked", "grouped"):
-        found, mark = row("adapters", name), ", your prediction" if name == predicted else ""
-        _line(name, "adapters", name, f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")
+        entry, mark = row("adapters", name), ", your prediction" if name == predicted else ""
+        _line(name, "adapters", name, f", {entry['peak_bytes'] / 1e6:.0f} MB{mark}")

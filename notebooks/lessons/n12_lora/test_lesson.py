@@ -30,12 +30,12 @@ def closed():
 
 def functions(source: str) -> dict[str, str]:
     """The text of each function and class, its decorators and the comment behind its head with it."""
-    lines, found = source.splitlines(), {}
+    lines, texts = source.splitlines(), {}
     for node in ast.parse(source).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
-    return found
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            texts[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return texts
 
 
 def test_what_is_timed_and_tested_is_the_notebook_s_text():
@@ -70,9 +70,9 @@ def _layer(rows: int = 1024, width: int = 128, rank: int = 16) -> tuple:
 
 
 def _seen(function, *arguments) -> list[Operator]:
-    with torch.no_grad(), Operators() as found:
+    with torch.no_grad(), Operators() as operators:
         function(*arguments)
-    return found.seen
+    return operators.seen
 
 
 def _calls(x, W, bias, A, B, multiplier) -> dict:
@@ -89,13 +89,13 @@ def _calls(x, W, bias, A, B, multiplier) -> dict:
 def test_all_ways_give_the_layer_and_move_what_the_lesson_counts():
     layer = _layer()
     wanted, unit = ways.eager(*layer), layer[0].nbytes
-    found = {"eager": _seen(ways.eager, *layer)}
+    operators = {"eager": _seen(ways.eager, *layer)}
     for name, call in _calls(*layer).items():
         torch.testing.assert_close(call(), wanted, rtol=1e-4, atol=1e-4)
-        found[name] = _seen(call)
-    moved = {name: sum(round((o.read + o.written) / unit) for o in seen) for name, seen in found.items()}
+        operators[name] = _seen(call)
+    moved = {name: sum(round((o.read + o.written) / unit) for o in seen) for name, seen in operators.items()}
     assert moved == {"eager": 11, "in place": 7, "one product": 7, "relu inside": 5, "merged": 4}
-    pictures.draw_passes(found | {"LoRA kernel": [Operator("lora_kernel", unit, unit)]}, unit)
+    pictures.draw_passes(operators | {"LoRA kernel": [Operator("lora_kernel", unit, unit)]}, unit)
 
 
 @interpreted
@@ -116,9 +116,9 @@ def test_many_adapters_give_the_same_by_every_way(dtype):
 
 
 def test_what_bfloat16_keeps():
-    found = [merging.projections(std) for std in merging.STDS]
-    assert all(abs(kept - 1) < 1e-3 for kept in found[0].values())
-    assert max(found[-1]["eager"], found[-1]["merged"]) < 0.5 < 0.95 < found[-1]["one product"]
+    projections = [merging.projections(std) for std in merging.STDS]
+    assert all(abs(kept - 1) < 1e-3 for kept in projections[0].values())
+    assert max(projections[-1]["eager"], projections[-1]["merged"]) < 0.5 < 0.95 < projections[-1]["one product"]
     assert merging.bf16(torch.tensor([1.001], dtype=torch.float64)).item() == 1
 
 
@@ -126,13 +126,13 @@ def test_rounding_by_hand_is_that_of_bfloat16_layers(monkeypatch):
     """The same by PyTorch in bfloat16: a product's float32 sums may round to the neighbour now and then."""
     drawn = []
     monkeypatch.setattr(merging, "bf16", lambda values: drawn.append(values.bfloat16().double()) or drawn[-1])
-    _, found = merging.applied(1e-2)
+    _, arrived = merging.applied(1e-2)
     x, W, A, B = (tensor.bfloat16() for tensor in drawn[:4])
     linear = drawn[0] @ drawn[1].T
     eager = x @ W.T + merging.MULTIPLIER * ((x @ A) @ B)
     merged = x @ ways.merge(W, A, B, merging.MULTIPLIER).T
-    assert (eager.double() == found["eager"] + linear).double().mean() > 0.97
-    assert (merged.double() == found["merged"] + linear).double().mean() > 0.97
+    assert (eager.double() == arrived["eager"] + linear).double().mean() > 0.97
+    assert (merged.double() == arrived["merged"] + linear).double().mean() > 0.97
 
 
 # ------------------------------------------------------------------------------------------------------- the record

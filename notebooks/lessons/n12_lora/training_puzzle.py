@@ -70,21 +70,21 @@ def _same_model(model: nn.Module, rank: int, alpha: float) -> None:
     """AssertionError: the model does not give what its adapters say, or a gradient is missing or another."""
     labels, dense, ids = _batches(1)[0]
     model, case = copy.deepcopy(model), f"add_lora, case rank {rank}, alpha {alpha:g}"
-    trained = {name: each for name, each in model.named_parameters() if name.endswith((".A", ".B"))}
+    trained = {name: parameter for name, parameter in model.named_parameters() if name.endswith((".A", ".B"))}
     with torch.no_grad():
-        for name, each in trained.items():
+        for name, parameter in trained.items():
             if name.endswith(".B"):
-                each.normal_()
-    found, expected = model(dense, ids), _exact_model(model, alpha / rank, dense, ids)
-    difference = off(found.detach(), expected.detach())
+                parameter.normal_()
+    actual, expected = model(dense, ids), _exact_model(model, alpha / rank, dense, ids)
+    difference = off(actual.detach(), expected.detach())
     require(
-        close(found, expected, 1e-4), f"{case}: with a B that is not 0, the model's output {difference}",
+        close(actual, expected, 1e-4), f"{case}: with a B that is not 0, the model's output {difference}",
         f"The multiplier of each layer is alpha / rank, here {alpha:g} / {rank}: give the layer both numbers.",
     )
     gradients = [
         torch.autograd.grad(nn.functional.binary_cross_entropy_with_logits(logits, labels), trained.values(),
                             allow_unused=True, retain_graph=True)
-        for logits in (found, expected) if logits.requires_grad
+        for logits in (actual, expected) if logits.requires_grad
     ]
     require(len(gradients) == 2, f"{case}: the loss has no graph", BELOW)
     for name, got, wanted in zip(trained, *gradients, strict=True):
@@ -171,7 +171,7 @@ _MISTAKES = (
         "The gradients of the last step are still there, and backward() adds to them: optimizer.zero_grad() clears "
         "them first.",
     ),
-    (lambda *given: _loop(*given, only=("B",)), "B has changed, but A has not: the optimizer needs both."),
+    (lambda *arguments: _loop(*arguments, only=("B",)), "B has changed, but A has not: the optimizer needs both."),
 )
 
 

@@ -31,8 +31,8 @@ def place(program: int, rows: int, columns: int, group: int) -> tuple[int, int]:
 
 def strips(order: Callable, rows: int, columns: int, group: int, programs: int | None = None) -> tuple[int, int]:
     """How many rows of tiles, and how many columns of them, the first programs need: strips of x and of the weight."""
-    taken = [order(program, rows, columns, group) for program in range(min(programs or resident(), rows * columns))]
-    return len({row for row, _ in taken}), len({column for _, column in taken})
+    tiles = [order(program, rows, columns, group) for program in range(min(programs or resident(), rows * columns))]
+    return len({row for row, _ in tiles}), len({column for _, column in tiles})
 
 
 def bank(number: int) -> int:

@@ -54,11 +54,11 @@ def _epilogue() -> tuple:
 
 
 def _epilogues_registers() -> tuple:
-    found = {
+    registers = {
         which: recorded.PRODUCTS.one("epilogue", name="persistent", with_epilogue=which)["registers"]
         for which in (True, False)
     }
-    return (found[True] - found[False],)
+    return (registers[True] - registers[False],)
 
 
 def _exact() -> tuple:
@@ -68,13 +68,13 @@ def _exact() -> tuple:
 
 
 def _first_steps() -> tuple:
-    found = [p50(recorded.step(name)) for name in ("naive", "tiles", "tensor cores", "stages")]
-    assert all(later < before for before, later in itertools.pairwise(found)), found
+    times = [p50(recorded.step(name)) for name in ("naive", "tiles", "tensor cores", "stages")]
+    assert all(later < before for before, later in itertools.pairwise(times)), times
     library = Record("step_time").us("product", rows=arithmetic.SQUARE, precision="fp32")
     every = [p50(recorded.step(name)) for name in (*STEPS, TUNED)]
     gains = [before / later for before, later in itertools.pairwise(every)]
-    assert max(gains) == found[1] / found[2]
-    return found[1], found[2], library
+    assert max(gains) == times[1] / times[2]
+    return times[1], times[2], library
 
 
 def _caches() -> tuple:

@@ -144,7 +144,7 @@ class Products(Experiment):
     def fastest(self, operands: Operands, record: bool = False) -> Config | None:
         """The candidate that is, of those that these operands allow, by a few runs each, until the time for tuning is
         spent."""
-        found: dict[Config, float] = {}
+        times: dict[Config, float] = {}
         for config in map(self.shrunk, CANDIDATES):
             if not fits(config, operands.x[0], operands.weight, operands.out[0]):
                 continue
@@ -159,10 +159,10 @@ class Products(Experiment):
                 match, us = failure(error).replace("FAILED", "not run"), None
             self.tuning += time.perf_counter() - start
             if us is not None:
-                found[config] = us
+                times[config] = us
             if record or us is None:
                 self.add("candidate", [us] if us else None, match, config=str(config), **operands.labels)
-        return min(found, key=found.get) if found else None
+        return min(times, key=times.get) if times else None
 
     def shrunk(self, config: Config) -> Config:
         """With tiles that the interpreter can take in a second."""

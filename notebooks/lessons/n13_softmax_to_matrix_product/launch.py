@@ -78,9 +78,9 @@ def fits(config: Config, x: Tensor, weight: Tensor, out: Tensor) -> bool:
     """Whether the kernel can take these tensors. Descriptors want rows at multiples of 16 bytes; the others, rows
     without a gap. A tile much wider than out is nobody's choice."""
     if config.kernel in ("descriptors", "persistent"):
-        aligned = all(each.stride(0) * each.element_size() % ALIGNED == 0 for each in (x, weight, out))
+        aligned = all(tensor.stride(0) * tensor.element_size() % ALIGNED == 0 for tensor in (x, weight, out))
         return aligned and config.columns <= 2 * out.shape[1]
-    return all(each.is_contiguous() for each in (x, weight, out)) and config.columns <= 2 * max(64, out.shape[1])
+    return all(tensor.is_contiguous() for tensor in (x, weight, out)) and config.columns <= 2 * max(64, out.shape[1])
 
 
 def programs(config: Config, rows: int, columns: int) -> int:

@@ -54,24 +54,24 @@ def compiled(name: str) -> Made:
                  "out": (config.rows, config.columns // config.parts)}
         types |= {tensor: f"tensordesc<bf16[{a}, {b}]>" for tensor, (a, b) in sides.items()}
     kernel = {"naive": "naive_kernel", "tiled": "tiled_kernel"}.get(config.kernel, "persistent_kernel")
-    made = shared_compiled(
+    binary = shared_compiled(
         f"lessons.n13_softmax_to_matrix_product.product_kernels.{kernel}",
         tuple(types.items()),
         tuple(constants.items()),
         aligned=tuple(name for name, kind in types.items() if "desc" not in kind),
         num_warps=config.warps, num_stages=config.stages,
     )
-    counts = [len(re.findall(word, made.ptx)) for word in
+    counts = [len(re.findall(word, binary.ptx)) for word in
               (r"wgmma\.mma_async|mma\.sync", r"cp\.async\.c[ag]", r"cp\.async\.bulk\.tensor\S*\.global\.mbarrier")]
-    return Made(name, registers(made.cubin), made.shared, *counts)
+    return Made(name, registers(binary.cubin), binary.shared, *counts)
 
 
 def show_compiled(*names: str) -> None:
     """A line a step: what Triton makes of it here, for an H200, which need not be here."""
     print("                registers  shared KB  products on tensor cores  copies ahead  by TMA")
-    for made in map(compiled, names):
-        print(f"{made.name:15} {made.registers:9}  {made.shared / 1024:9.0f}  {made.tensor:24}  {made.ahead:12}"
-              f"  {made.by_tma:6}")
+    for step in map(compiled, names):
+        print(f"{step.name:15} {step.registers:9}  {step.shared / 1024:9.0f}  {step.tensor:24}  {step.ahead:12}"
+              f"  {step.by_tma:6}")
 
 
 def times(size: int | None = None) -> None:

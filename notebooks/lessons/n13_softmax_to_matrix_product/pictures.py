@@ -92,17 +92,17 @@ def draw_order(order: Callable, rows: int = 64, columns: int = 64, group: int = 
 
     figure, axes = panels((11, 4.8), 1, 2)
     for ax, size, title in zip(axes, (1, group), ("row by row", f"groups of {group} rows"), strict=True):
-        taken = {order(program, rows, columns, size): program for program in range(arithmetic.resident())}
+        programs = {order(program, rows, columns, size): program for program in range(arithmetic.resident())}
         high, wide = arithmetic.strips(order, rows, columns, size)
 
-        def shade(row: int, column: int, taken: dict = taken) -> str | tuple:
-            program = taken.get((row, column))
+        def shade(row: int, column: int, programs: dict = programs) -> str | tuple:
+            program = programs.get((row, column))
             return OTHER if program is None else plt.get_cmap("viridis")(program / arithmetic.resident())
 
         _matrix(ax, 1.5, 1.5, rows, columns, shade)
-        for row in {row for row, _ in taken}:
+        for row in {row for row, _ in programs}:
             draw_box(ax, -1, row + 1.5, 2, 1, X, lw=0.3)
-        for column in {column for _, column in taken}:
+        for column in {column for _, column in programs}:
             draw_box(ax, column + 1.5, -1, 1, 2, WEIGHT, lw=0.3)
         ax.set(xlim=(-1.3, columns + 1.8), ylim=(rows + 3.6, -1.3))
         ax.set_title(f"{title}: {high} strips of x + {wide} of the weight = {high + wide}", size=9)

@@ -48,11 +48,11 @@ def print_steps(predicted: str = "") -> None:
     most = max(gains, key=gains.get)
     for name in names:
         row = step(name)
-        said = "  you said" * (name == predicted) + f"  gains most, {gains.get(name, 1):.1f} ×" * (name == most)
+        note = "  you said" * (name == predicted) + f"  gains most, {gains.get(name, 1):.1f} ×" * (name == most)
         spread = f"({row['us_p20']:,.1f} to {row['us_p80']:,.1f})"
         print(f"{name:13} {row['us_p50']:9,.1f}  {spread:>24}  {tflop_per_s(row):8.1f}"
               f"  {library['us_p50'] / row['us_p50']:8.0%}  {row['registers']:9.0f}"
-              f"  {row['shared'] / 1024:9.0f}{said}")
+              f"  {row['shared'] / 1024:9.0f}{note}")
     for name in LIBRARY:
         print(f"cuBLAS {name:11} {step(name)['us_p50']:9,.1f}  {tflop_per_s(step(name)):36.1f}")
     print("tuned:", step(TUNED)["config"])
@@ -61,9 +61,9 @@ def print_steps(predicted: str = "") -> None:
 def print_layers() -> None:
     """DLRM's layers in bfloat16: µs of ours and of cuBLAS with bias and relu in one kernel, and in two."""
 
-    found = PRODUCTS.rows("layer")
+    layers = PRODUCTS.rows("layer")
     print("layer             rows   ours, µs  cuBLAS fused  addmm, relu  ours to cuBLAS fused")
-    for (batch, name), some in found.groupby(["rows", "layer"], sort=False):
+    for (batch, name), some in layers.groupby(["rows", "layer"], sort=False):
         us = some.set_index("name")["us_p50"]
         if TUNED not in us:
             continue
@@ -81,8 +81,8 @@ def print_exact() -> None:
 
 def racecheck_lines() -> list[str]:
     """What compute-sanitizer said of the kernel without its second barrier, or why it was not asked."""
-    found = PRODUCTS.one("racecheck")
-    return found["lines"] or [found["why"]]
+    row = PRODUCTS.one("racecheck")
+    return row["lines"] or [row["why"]]
 
 
 def print_racecheck() -> None:

@@ -70,8 +70,8 @@ def test_arithmetic():
     assert arithmetic.strips(arithmetic.place, 64, 64, 1) == (5, 64)
     assert len(CANDIDATES) == 13  # so the notebook says
     for rows, columns, group in ((5, 4, 2), (8, 7, 3), (2, 9, 8), (4, 4, 1)):
-        taken = [arithmetic.place(program, rows, columns, group) for program in range(rows * columns)]
-        assert sorted(taken) == [(row, column) for row in range(rows) for column in range(columns)]
+        tiles = [arithmetic.place(program, rows, columns, group) for program in range(rows * columns)]
+        assert sorted(tiles) == [(row, column) for row in range(rows) for column in range(columns)]
 
 
 def test_pictures_and_tables(capsys):
@@ -83,9 +83,9 @@ def test_pictures_and_tables(capsys):
     recorded.print_layers()
     recorded.print_exact()
     recorded.print_racecheck()
-    said = capsys.readouterr().out
-    assert "you said" in said
-    assert said.count("gains most") == 1
+    output = capsys.readouterr().out
+    assert "you said" in output
+    assert output.count("gains most") == 1
 
 
 # ------------------------------------------------------------------------------------------- compiled, and on the host
@@ -111,10 +111,10 @@ def test_without_the_pad_the_compiler_reads_four_numbers_at_once(tmp_path):
     counts = []
     for pad in (0, 1):
         (tmp_path / "tiled.cu").write_text(tiled_cuda.SOURCE.read_text())
-        made = tmp_path / f"{pad}.cubin"
-        command = [runtime.nvcc(), "-arch=sm_90", f"-DPAD={pad}", "-cubin", "-o", made, tmp_path / "tiled.cu"]
+        cubin = tmp_path / f"{pad}.cubin"
+        command = [runtime.nvcc(), "-arch=sm_90", f"-DPAD={pad}", "-cubin", "-o", cubin, tmp_path / "tiled.cu"]
         subprocess.run(command, check=True, capture_output=True, timeout=tiled_cuda.SECONDS)
-        lines = machine_code.sass(made.read_bytes())
+        lines = machine_code.sass(cubin.read_bytes())
         if lines is None:
             pytest.skip("no nvdisasm")
         counts.append(tuple(sum(f"{word} " in line for line in lines) for word in ("LDS", "LDS.128")))
@@ -124,13 +124,13 @@ def test_without_the_pad_the_compiler_reads_four_numbers_at_once(tmp_path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 def test_a_missing_barrier_is_found(capsys):
     on_your_machine.race(barrier=False)
-    found = capsys.readouterr().out.splitlines()
-    if found[0].startswith(("not run here: ThreadSanitizer", "ThreadSanitizer reports nothing")):
-        pytest.skip(found[0])
-    assert found[0] == "data race:"
-    assert "read by thread" in found[1]
-    assert "a[down][i] * b[across][i]" in found[1]
-    assert "previous write by thread" in found[2]
+    lines = capsys.readouterr().out.splitlines()
+    if lines[0].startswith(("not run here: ThreadSanitizer", "ThreadSanitizer reports nothing")):
+        pytest.skip(lines[0])
+    assert lines[0] == "data race:"
+    assert "read by thread" in lines[1]
+    assert "a[down][i] * b[across][i]" in lines[1]
+    assert "previous write by thread" in lines[2]
 
 
 @pytest.mark.slow

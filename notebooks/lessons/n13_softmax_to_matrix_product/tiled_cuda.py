@@ -78,20 +78,20 @@ def _fixed_addresses() -> list[str]:
 def race(lines: list[str]) -> list[str]:
     """The first race in ThreadSanitizer's report: its two accesses, each with its line of the kernel and that line's
     text, as far as the report names it; then what the program itself says of its result."""
-    text, found = LAST.sub("", SOURCE.read_text()).splitlines(), []
+    text, accesses = LAST.sub("", SOURCE.read_text()).splitlines(), []
     for number, line in enumerate(lines):
         access = re.match(r"\s*(Previous )?(read|write) of size.*by (thread T\d+|main thread)", line, re.I)
-        if access and len(found) < 2:
+        if access and len(accesses) < 2:
             where = re.search(r"tiled\.cuh:(\d+)", " ".join(lines[number + 1 : number + 4]))
             at = f"line {where[1]}: {text[int(where[1]) - 1].strip()}" if where else "a line that is not named"
-            found.append(f"{access[1] or ''}{access[2]}".lower() + f" by {access[3]}, {at}")
+            accesses.append(f"{access[1] or ''}{access[2]}".lower() + f" by {access[3]}, {at}")
     if any("ThreadSanitizer: data race" in line for line in lines):
         verdict = "data race:"
     elif lines[-1].startswith("0 of"):
         verdict = "no data race"
     else:  # seen in a container that forbids what ThreadSanitizer needs
         verdict = "ThreadSanitizer reports nothing on this machine, and yet"
-    return [verdict, *found, lines[-1]]
+    return [verdict, *accesses, lines[-1]]
 
 
 def racecheck() -> tuple[list[str], str]:
@@ -106,9 +106,9 @@ def racecheck() -> tuple[list[str], str]:
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"
     lines = []
-    for each in printed.splitlines():
-        if re.search(r"race|access|SUMMARY|wrong", each, re.I):
-            each, other = re.sub(r"^=+ ", "", each.rstrip()), r"\s+and .*access"
-            if not (lines and re.match(other, each) and re.match(other, lines[-1])):  # of many, a race's first
-                lines.append(each)
+    for line in printed.splitlines():
+        if re.search(r"race|access|SUMMARY|wrong", line, re.I):
+            line, other = re.sub(r"^=+ ", "", line.rstrip()), r"\s+and .*access"
+            if not (lines and re.match(other, line) and re.match(other, lines[-1])):  # of many, a race's first
+                lines.append(line)
     return lines[:12], "" if lines else "it said nothing"

@@ -69,7 +69,7 @@ def crossing(points: dict[int, tuple[float, float]]) -> float | None:
     """Rows at which the first time becomes longer than the second, between two points on a logarithmic scale; None if
     it does not; the first point's rows if it is from there on."""
     rows = sorted(points)
-    gaps = [np.log(points[each][0] / points[each][1]) for each in rows]
+    gaps = [np.log(points[count][0] / points[count][1]) for count in rows]
     if gaps[0] > 0:
         return rows[0]
     for (low, before), (high, after) in itertools.pairwise(zip(rows, gaps, strict=True)):

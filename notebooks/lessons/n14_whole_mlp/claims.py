@@ -57,16 +57,16 @@ def _large() -> list[tuple[float, ...]]:
     """65536 rows, µs of one kernel, torch.compile and both peers filled up, for the bottom MLP and for the top one. One
     kernel is faster than two a layer of rows as they come, from 8192 rows on: two kernels a layer cost more than the
     bytes that go out and in again twice."""
-    found = []
+    times = []
     for widths in (arithmetic.BOTTOM, arithmetic.TOP):
         for rows in (8192, 65536):
             ours, compiled = _rows("curve", widths, rows, "triton", "torch.compile")
             assert ours["us_p50"] < compiled["us_p50"]
             assert apart(ours, compiled)
         names = "triton", "torch.compile", "torch.compile, padded", "eager, padded"
-        found.append(_mlp("curve", widths, 65536, *names))
-        assert min(found[-1][1:]) > copy_us(65536 * 4 * 4 * sum(widths[1:-1]))
-    return found
+        times.append(_mlp("curve", widths, 65536, *names))
+        assert min(times[-1][1:]) > copy_us(65536 * 4 * 4 * sum(widths[1:-1]))
+    return times
 
 
 def _filled_up() -> tuple:
@@ -128,13 +128,13 @@ def _bytes_and_rate() -> tuple:
 
 def _outer() -> list[tuple]:
     """Each way's 2048 rows, and 128, where the weight as given is read as it lies."""
-    found = []
+    times = []
     for name in ("eager", "torch.compile", "triton", FOLDED):
         labels = {"part": "bandwidth", "form": "functional", "columns": 432, **TF32}
-        found.append(tuple(cell_us("outer_linear", name, rows=rows, **labels) for rows in (2048, 128)))
-    for slower, faster in itertools.pairwise(found):
+        times.append(tuple(cell_us("outer_linear", name, rows=rows, **labels) for rows in (2048, 128)))
+    for slower, faster in itertools.pairwise(times):
         assert faster < slower
-    return found
+    return times
 
 
 claim(

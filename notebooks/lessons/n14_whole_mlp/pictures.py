@@ -49,8 +49,8 @@ def draw_schedule(chunks: int = 4) -> Figure:
     for chunk, ax in enumerate(axes):
         box = partial(draw_box, ax, edge="0.5")
 
-        def text(x: float, y: float, said: str, ax: Axes = ax) -> None:
-            ax.text(x, y, said, ha="center", va="center", size=8)
+        def text(x: float, y: float, label: str, ax: Axes = ax) -> None:
+            ax.text(x, y, label, ha="center", va="center", size=8)
 
         box(0, 5, 1.2, 1.3, STAYS)
         box(6.6, 5, 1.6, 1.3, (DONE, (chunk + 1) / chunks))

@@ -13,8 +13,8 @@ WHOLE = (32, 32, 64, 32)  # of the check's case: rows, n, m, l
 class TestSketch:
     @pytest.mark.parametrize("blocks", [(32, 16, 64, 32), (32, 32, 32, 32), (16, 16, 16, 16)], ids=str)
     def test_is_wrong_where_a_sum_is_cut(self, blocks):
-        said = r"case 32 rows of 32-64-32: \d+ of 1024 elements are wrong\. At .*expected"
-        assert re.match(said, sketch.held(*blocks))
+        message = r"case 32 rows of 32-64-32: \d+ of 1024 elements are wrong\. At .*expected"
+        assert re.match(message, sketch.held(*blocks))
 
     @pytest.mark.parametrize("blocks", [WHOLE, (16, 32, 64, 16)], ids=str)
     def test_is_right_where_none_is(self, blocks):

@@ -20,9 +20,9 @@ def _with_combo(rows: int) -> tuple:
 
 def _small_batch() -> tuple:
     """torch.compile, with as many launches as eager, takes a third of its time at most."""
-    _, eager, compiled, _, _ = found = _with_combo(2048)
+    _, eager, compiled, _, _ = times = _with_combo(2048)
     assert compiled < eager / 3
-    return found
+    return times
 
 
 def _large_batch() -> tuple:
@@ -33,11 +33,11 @@ def _large_batch() -> tuple:
 
 def _equal_bytes() -> tuple:
     """What narrow and wide rows take where outputs are equally large; the needed bytes are within a tenth."""
-    found = []
+    times = []
     for rows, width in ((65536, 16), (8192, 128)):
         cell = {"rows": rows, "width": width, "ids": "uniform", "part": "bandwidth", "form": "functional"}
-        found += [limit_us("embedding_bags", **cell), cell_us("embedding_bags", "triton", **cell)]
-    needed, narrow, needed_wide, wide = found
+        times += [limit_us("embedding_bags", **cell), cell_us("embedding_bags", "triton", **cell)]
+    needed, narrow, needed_wide, wide = times
     assert abs(needed_wide / needed - 1) < 0.1
     shares = 100 * needed / narrow, 100 * needed_wide / wide
     assert shares[0] < shares[1]

@@ -47,9 +47,9 @@ def launches(step: str, pattern: str) -> list[tuple[list[int], list[int]]]:
     (path,) = TRACES.glob(f"{step}_*/*.json.gz")
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
-    found = [each for each in events if pattern in each.get("name", "") and "grid" in each.get("args", {})]
-    assert found
-    return [(each["args"]["grid"], each["args"]["block"]) for each in found]
+    kernels = [event for event in events if pattern in event.get("name", "") and "grid" in event.get("args", {})]
+    assert kernels
+    return [(kernel["args"]["grid"], kernel["args"]["block"]) for kernel in kernels]
 
 
 def auc(name: str, share: float) -> float:

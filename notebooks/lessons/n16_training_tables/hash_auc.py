@@ -128,8 +128,8 @@ def run(sizes: Sizes) -> Iterator[dict]:
         for share in sizes.shares:
             for kind in (Hash.SORTED, Hash.MODULUS) if share <= 1 else (Hash.MODULUS,):  # exact needs no more rows
                 preset = settings(kind, share, data, seed, sizes.batch_size)
-                found = {"hash": str(kind), "share": share, "rows": sum(preset.model.cardinalities)}
-                yield found | {"seed": seed, "auc": auc(preset, data, train, test)}
+                labels = {"hash": str(kind), "share": share, "rows": sum(preset.model.cardinalities)}
+                yield labels | {"seed": seed, "auc": auc(preset, data, train, test)}
 
 
 def recorded(path: Path = RECORD) -> pd.DataFrame:
@@ -138,8 +138,8 @@ def recorded(path: Path = RECORD) -> pd.DataFrame:
     attrs: best (the AUC of the true probability), experiment, ids (of all tables).
     """
     record = json.loads(path.read_text())
-    found = pd.DataFrame(record["rows"][1:]).groupby(["hash", "share", "rows"], as_index=False)["auc"]
-    table = found.agg(["mean", "min", "max"]).rename(columns={"mean": "auc", "min": "lowest", "max": "highest"})
+    groups = pd.DataFrame(record["rows"][1:]).groupby(["hash", "share", "rows"], as_index=False)["auc"]
+    table = groups.agg(["mean", "min", "max"]).rename(columns={"mean": "auc", "min": "lowest", "max": "highest"})
     ids = sum(SyntheticConfig(record["experiment"]["largest_table"]).cardinalities)
     table.attrs = {"best": record["rows"][0]["auc"], "experiment": record["experiment"], "ids": ids}
     return table

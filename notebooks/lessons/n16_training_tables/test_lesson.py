@@ -14,14 +14,14 @@ DEVICE = runtime.device()
 def test_segments_are_those_of_a_batch():
     lengths = arithmetic.segments(1000)
     assert list(lengths)[:2] == ["C1", "C2"]
-    assert {int(found.sum()) for found in lengths.values()} == {1000}
+    assert {int(segments.sum()) for segments in lengths.values()} == {1000}
     assert lengths["C9"].max() / 1000 == pytest.approx(0.885, abs=0.03)
 
 
 def test_a_capture_keeps_a_number_and_follows_a_tensor():
     kept, followed = torch.zeros(2, device=DEVICE).unbind()
     rate = torch.ones((), device=DEVICE)
-    steps = [captured_update.captured(torch.Tensor.add_, *given) for given in ((kept, 1.0), (followed, rate))]
+    steps = [captured_update.captured(torch.Tensor.add_, *arguments) for arguments in ((kept, 1.0), (followed, rate))]
     kept.zero_(), followed.zero_()
     rate.fill_(0.25)
     for step in steps:

@@ -79,7 +79,7 @@ def test_the_hint_is_about_the_step_that_is_wrong(whole, edits, hint, capsys):
     if PAD in edits and runtime.triton_mode() != "interpreted":
         pytest.skip("compiled, what lies behind the offsets may be anything")
     assert not whole(edits)
-    said, _, hinted = capsys.readouterr().out.partition("\nHint: ")
-    assert said.startswith("not yet: whole, case ")
+    message, _, hinted = capsys.readouterr().out.partition("\nHint: ")
+    assert message.startswith("not yet: whole, case ")
     assert hint in hinted
     assert bool(hint) == bool(hinted)

@@ -53,9 +53,9 @@ class Whole(InTriton):
         try:
             return super().hold(name, answer, device)
         except AssertionError as error:
-            said = str(error).partition("\nHint: ")[0]
+            message = str(error).partition("\nHint: ")[0]
             hint = RULE if isinstance(error.__cause__, Computes) else wrong_step()
-            raise AssertionError(f"{said}\nHint: {hint}" if hint else said) from error
+            raise AssertionError(f"{message}\nHint: {hint}" if hint else message) from error
 
 
 def wrong_step() -> str:

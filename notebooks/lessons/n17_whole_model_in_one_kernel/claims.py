@@ -30,11 +30,11 @@ def floor_us(blocks: int = 1) -> float:
 
 def _inference(rows: int, precision: str = "tf32") -> tuple[float, float]:
     """µs of ours, and of the best peer, which is a torch.compile without max-autotune; both as a graph."""
-    found = WHOLE.rows("inference", rows=rows, precision=precision).set_index("implementation")["us"]
-    peers = found.drop("fused")
+    times = WHOLE.rows("inference", rows=rows, precision=precision).set_index("implementation")["us"]
+    peers = times.drop("fused")
     assert not peers.index.str.contains("max-autotune").any()
     assert peers.idxmin().startswith("torch.compile")
-    return found["fused"], peers.min()
+    return times["fused"], peers.min()
 
 
 def _four_kernels() -> tuple:
@@ -61,15 +61,15 @@ def _launch() -> tuple:
 
 def _calls() -> tuple:
     """µs of mini's calls, as the table above has them."""
-    found = DLRM.rows("latency", model="mini").set_index("implementation")["call_us"]
+    times = DLRM.rows("latency", model="mini").set_index("implementation")["call_us"]
     graph, copied = "cuda, in a graph", "cuda, in a graph, fresh inputs"
-    in_graphs = found.index.str.contains("in a graph")
-    fresh = found.index.str.endswith("fresh inputs")
+    in_graphs = times.index.str.contains("in a graph")
+    fresh = times.index.str.endswith("fresh inputs")
     for is_fresh in (fresh, ~fresh):
-        assert found[in_graphs & is_fresh].idxmin() in (graph, copied)
-        assert found[~in_graphs & is_fresh].idxmin() in ("cuda", "cuda, fresh inputs")
-    assert found[copied] > found["cuda, fresh inputs"]
-    return tuple(found[who] for who in ("cuda", graph, "fused_kernels backend"))
+        assert times[in_graphs & is_fresh].idxmin() in (graph, copied)
+        assert times[~in_graphs & is_fresh].idxmin() in ("cuda", "cuda, fresh inputs")
+    assert times[copied] > times["cuda, fresh inputs"]
+    return tuple(times[who] for who in ("cuda", graph, "fused_kernels backend"))
 
 
 def _main(rows: int) -> tuple[pandas.Series, pandas.Series]:

@@ -86,7 +86,7 @@ def inline(kernel: str) -> Callable[..., Tensor]:
         if (dense.device.type == "cuda") != gpu:
             raise RuntimeError(f"the kernel is built for {'the GPU' if gpu else 'the CPU'}; dense is on {dense.device}")
         out = dense.new_empty(len(dense), 1)
-        lists = [(pointer * len(each))(*(tensor.data_ptr() for tensor in each)) for each in (tables, weights, biases)]
+        lists = [(pointer * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (tables, weights, biases)]
         heights = (ctypes.c_longlong * len(tables))(*map(len, tables))
         stream = torch.cuda.current_stream().cuda_stream if gpu else None
         error = launch(dense.data_ptr(), ids.data_ptr(), *lists, heights, out.data_ptr(), len(dense), stream)

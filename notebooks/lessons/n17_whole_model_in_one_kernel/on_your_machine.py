@@ -27,7 +27,7 @@ NO_GPU = "There is no GPU to time it on. Built by g++, it gives the same results
 def parts_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """(tables, weights, biases) of a Mini, the bottom's layers first."""
     linears = [layer for layer in (*model.bottom, *model.top) if isinstance(layer, nn.Linear)]
-    return [t.weight for t in model.tables], [each.weight for each in linears], [each.bias for each in linears]
+    return [t.weight for t in model.tables], [layer.weight for layer in linears], [layer.bias for layer in linears]
 
 
 @torch.no_grad()
@@ -63,7 +63,7 @@ def print_replays(ways: Mapping[str, Callable[[], Tensor]]) -> None:
         replays[name], _ = gpu.capture(lambda call=call: tuple(call() for _ in range(CALLS)))
     print("µs on the GPU, as a CUDA graph (20th to 80th percentile)")
     for name, times in gpu.times(replays).items():
-        p20, p50, p80 = (each / CALLS for each in percentiles(times))
+        p20, p50, p80 = (value / CALLS for value in percentiles(times))
         print(f"  {name:<32} {p50:10.2f}  ({p20:.2f} to {p80:.2f})")
 
 

@@ -105,9 +105,9 @@ def draw_ranking() -> Figure | None:
     if (record := recorded.sweep()) is None:
         return None
     figure, ax = panels((10, 3.4))
-    found = recorded.cells(record)
-    batches, tables = (sorted({at[k] for at in found}) for k in (1, 0))
-    for (count, batch), cell in found.items():
+    cells = recorded.cells(record)
+    batches, tables = (sorted({at[k] for at in cells}) for k in (1, 0))
+    for (count, batch), cell in cells.items():
         name = recorded.winner(cell)
         times = dict(zip(cell["implementation"], cell["us_p50"], strict=True))
         best = min((us for who, us in times.items() if who != recorded.OURS), default=float("nan"))

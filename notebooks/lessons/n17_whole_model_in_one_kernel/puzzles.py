@@ -167,11 +167,11 @@ MISTAKES: list[tuple[Callable[..., Tensor], str]] = [
      "The shape of dense is [batch][13]: the 13 features of a row lie side by side."),
     (_known_where(lambda ids: ids < HEIGHTS[0]), "Each table has a height of its own: m.height[f]."),
     (_known_where(lambda ids: ids > 0), "Id 0 is valid too. It names a table's first row."),
-    (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(each) for each in b]), "Where do the biases come in?"),
+    (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(bias) for bias in b]), "Where do the biases come in?"),
     (lambda d, i, t, w, b: mini(d, i, [t[0]] * 3, w, b), TABLES),
-    (lambda d, i, t, w, b: mini(d, i, [_overlapping(each) for each in t], w, b),
+    (lambda d, i, t, w, b: mini(d, i, [_overlapping(table) for table in t], w, b),
      "A table's row has four numbers, and the next row begins behind them: number d of row id is at id * 4 + d."),
-    (lambda d, i, t, w, b: mini(d, i, [each.reshape(WIDTH, -1).T for each in t], w, b),
+    (lambda d, i, t, w, b: mini(d, i, [table.reshape(WIDTH, -1).T for table in t], w, b),
      "The shape of a table is [height][4]: the four numbers of a row lie side by side."),
     (lambda d, i, t, w, b: mini(d, i, t, [*w[:2], w[2] @ SUMMED, w[3]], b),
      "Each pair's sum begins at 0, and the pair before it must not stay in it."),
@@ -220,12 +220,12 @@ class Runner:
         if outcome.status != "ok":
             all_known = all(bool(((i >= 0) & (i < len(t))).all()) for i, t in zip(ids.T, tables, strict=True))
             hint = functools.partial(_outside, all_known=all_known, full=len(dense) % 128 == 0)
-            said = explain(outcome, self.source, [each.size for each in buffers], hint, GRID)
+            message = explain(outcome, self.source, [buffer.size for buffer in buffers], hint, GRID)
             if self.reads_unset():
-                said = _with_hint(said, UNSET)
+                message = _with_hint(message, UNSET)
             elif outcome.status == "array" and "|float [10]|" in outcome.text:
-                said = _with_hint(said, INPUTS)
-            raise Wrong(said)
+                message = _with_hint(message, INPUTS)
+            raise Wrong(message)
         if not self.gpu and 0 < outcome.threads * ROWS_A_THREAD < len(dense):
             threads = "1 thread writes" if outcome.threads == 1 else f"{outcome.threads} threads write"
             raise Wrong(f"{threads} {len(dense):,} rows\nHint: {GRID}")
@@ -300,14 +300,14 @@ class Forward:
         if not isinstance(source, str):
             raise Wrong(f"give the kernel's text; got {type(source).__name__}")
         try:
-            said = [_hold(name, Runner(source), "host")]
+            lines = [_hold(name, Runner(source), "host")]
             if runtime.device().type == "cuda" and runtime.nvcc():
-                said.append(_hold(name, Runner(source, gpu=True), "GPU"))
+                lines.append(_hold(name, Runner(source, gpu=True), "GPU"))
         except DoesNotCompile as error:
             if hint := not_on_host(str(error)):
                 raise Wrong(f"{error}\nHint: {hint}") from None
             raise
-        return "\n".join(said)
+        return "\n".join(lines)
 
 
 def _with_hint(text: str, hint: str) -> str:
@@ -337,11 +337,11 @@ def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]
     _, _, *parameters = call.tensors
     ids = torch.stack([torch.randint(height, (rows,)) for height in HEIGHTS], 1)
     runner(torch.randn(rows, 13), ids, *parameters)
-    warps, found = rows / LANES, {}
+    warps, counts = rows / LANES, {}
     for (name, _), (reads, read, writes, written) in zip(pointers(runner.source), runner.last.counts, strict=True):
         fewest = BYTES_OF_A_ROW.get(name, 0) * LANES // SECTOR
-        found[name] = (reads + writes) / warps, (read + written) / warps, fewest
-    return found
+        counts[name] = (reads + writes) / warps, (read + written) / warps, fewest
+    return counts
 
 
 

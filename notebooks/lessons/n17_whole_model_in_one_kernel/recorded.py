@@ -33,8 +33,8 @@ def cells(record: Record) -> dict[tuple[int, int], pandas.DataFrame]:
     """(tables, batch) → the rows of that cell of the grid, the fastest first; those that failed are not among them."""
     grid = record.rows("grid")
     grid = grid.assign(tables=grid["model"].str.split().str[0].astype(int))
-    found = grid.dropna(subset=["us_p50"]).sort_values("us_p50").groupby(["tables", "rows"])
-    return {(int(tables), int(batch)): cell for (tables, batch), cell in found}
+    groups = grid.dropna(subset=["us_p50"]).sort_values("us_p50").groupby(["tables", "rows"])
+    return {(int(tables), int(batch)): cell for (tables, batch), cell in groups}
 
 
 def winner(cell: pandas.DataFrame) -> str:
@@ -48,13 +48,13 @@ def print_ranking() -> None:
     if (record := sweep()) is None:
         print(no_record(SWEEP))
         return
-    found = {at: winner(cell) for at, cell in cells(record).items()}
-    counts = {name: [*found.values()].count(name) for name in {OURS: 0} | dict.fromkeys(found.values())}
+    winners = {at: winner(cell) for at, cell in cells(record).items()}
+    counts = {name: [*winners.values()].count(name) for name in {OURS: 0} | dict.fromkeys(winners.values())}
     shown = ", ".join(f"{name} in {count}" for name, count in counts.items())
     where = f"{record.head('GPU')}, {record.head('date')}"
-    print(f"The fastest in each of {len(found)} cells, by the GPU's time ({where}): {shown}.")
+    print(f"The fastest in each of {len(winners)} cells, by the GPU's time ({where}): {shown}.")
     for other in sorted(counts.keys() - {OURS}):
-        places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in found.items() if name == other)
+        places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in winners.items() if name == other)
         print(f"  {other}: {places} (tables × rows)")
 
 

@@ -169,10 +169,10 @@ def test_where_the_h200_has_no_record_another_gpus_is_shown(monkeypatch, capsys)
 
 def none_but(records):
     """Record.rows that has none of the records but these."""
-    rows, given = recorded.Record.rows, {*map(id, records)}
+    rows, ids = recorded.Record.rows, {*map(id, records)}
 
     def found(self, *arguments, **labels):
-        if id(self) not in given:
+        if id(self) not in ids:
             raise LookupError
         return rows(self, *arguments, **labels)
 

@@ -47,7 +47,7 @@ def calling(call: Callable[[], Tensor], threads: int, seconds: float = 0.3, **kn
         try:
             while not done.is_set():
                 answer = call()
-                got[next((name for name, each in known.items() if torch.equal(answer, each)), "a mixture")] += 1
+                got[next((name for name, tensor in known.items() if torch.equal(answer, tensor)), "a mixture")] += 1
         except Exception as error:
             failed.append(error)
 

@@ -44,9 +44,9 @@ def started(command: str) -> str:
         command.split(), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     atexit.register(server.terminate)
-    said = ""
+    output = ""
     for line in server.stdout:
-        said += line
+        output += line
         if address := re.search(r"http://[\w.:]+", line):
             return address[0]
-    raise CommandFailed(f"{program} ended with status {server.wait()}: {here(said)}")
+    raise CommandFailed(f"{program} ended with status {server.wait()}: {here(output)}")

@@ -44,9 +44,9 @@ _SHAPE = "each count gives one number, and that stays in its row and its column.
 _TYPE = "the model computes in float32."
 
 
-def _unchanged(told: str, name: str, given: Tensor, kept: Tensor) -> None:
+def _unchanged(told: str, name: str, tensor: Tensor, kept: Tensor) -> None:
     """AssertionError if a caller's tensor has other bits than before."""
-    same = given.shape == kept.shape and given.numpy().tobytes() == kept.numpy().tobytes()
+    same = tensor.shape == kept.shape and tensor.numpy().tobytes() == kept.numpy().tobytes()
     assert same, (
         f"{told}the {name} were changed\n"
         f"Hint: a caller may still need them. A method with _ at its end changes its tensor, and so does {name}[…] = …"
@@ -80,8 +80,8 @@ def _check_exports(answer: Callable) -> None:
     try:
         sizes = ({0: torch.export.Dim("rows")},)
         with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
-            given = (_rows(2, 1.0, -2.0),)
-            program = torch.export.export(_OneCall(answer), given, dynamic_shapes=sizes)
+            inputs = (_rows(2, 1.0, -2.0),)
+            program = torch.export.export(_OneCall(answer), inputs, dynamic_shapes=sizes)
     except Exception as error:
         raise AssertionError(
             f"as_trained: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
@@ -250,19 +250,19 @@ def _check_body(answer: Callable) -> str:
         want, kept = body(counts, ids), (counts.clone(), ids.clone())
         got = ask(told, answer, (counts, ids), hint or _layout(b"", len(counts), counts, ids))
         assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
-        for what, given, before in zip(("counts", "ids"), (counts, ids), kept, strict=True):
-            _unchanged(told, what, given, before)
+        for what, tensor, before in zip(("counts", "ids"), (counts, ids), kept, strict=True):
+            _unchanged(told, what, tensor, before)
         assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids, hint)}"
     return f"{len(requests)} cases passed on paper"
 
 
 def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor, hint: str) -> str:
     """The first byte that is another, and what to think of."""
-    said = f"expected {len(want)} bytes, got {len(got)}"
+    message = f"expected {len(want)} bytes, got {len(got)}"
     if len(got) == len(want):
         at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
-        said = f"byte {at}: expected {want[at]}, got {got[at]}"
-    return f"{said}\nHint: {hint or _layout(got, len(counts), counts, ids)}"
+        message = f"byte {at}: expected {want[at]}, got {got[at]}"
+    return f"{message}\nHint: {hint or _layout(got, len(counts), counts, ids)}"
 
 
 _LITTLE = "little-endian: the byte of the ones comes first, in each number."
@@ -286,7 +286,7 @@ def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
     pairs = zip(counts, ids, strict=True)
     if got[8:] == b"".join(a.numpy().tobytes() + b.numpy().tobytes() for a, b in pairs):
         return "all counts come first, row by row, and then all ids."
-    orders = [[a.numpy().tobytes() for a in (each, each.T.contiguous())] for each in (counts, ids)]
+    orders = [[a.numpy().tobytes() for a in (tensor, tensor.T.contiguous())] for tensor in (counts, ids)]
     if got[8:] in (a + b for a in orders[0] for b in orders[1]):
         return "row by row: what belongs to one row lies side by side. These go column by column."
     of_counts, of_ids = 13 * rows, 26 * rows

@@ -54,10 +54,10 @@ def of_package(served: nn.Module, *inputs: Tensor) -> dict[str, float]:
         (code,) = Path(folder, "profiled").rglob("*.so")
         runner = runner_of(code, torch.device("cpu"))
         runner.run([*inputs])
-        with profile(activities=[ProfilerActivity.CPU]) as taken:
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
             for _ in range(CALLS):
                 runner.run([*inputs])
-    outer = [event for event in taken.events() if event.cpu_parent is None]
+    outer = [event for event in profiler.events() if event.cpu_parent is None]
     times = [(event.name, 1e-3 * event.cpu_time_total) for event in outer]
     return by_step(times, CALLS, [(step.package,) for step in STEPS])
 
@@ -91,12 +91,12 @@ def by_step(times: Sequence[tuple[str, float]], calls: int, names: Sequence[Sequ
     """
     if len(times) % calls:
         raise LookupError(f"{len(times)} operators in {calls} calls")
-    each = len(times) // calls
-    taken = [dict.fromkeys([step.name for step in STEPS] + [REST], 0.0) for _ in range(calls)]
+    per_call = len(times) // calls
+    sums = [dict.fromkeys([step.name for step in STEPS] + [REST], 0.0) for _ in range(calls)]
     for place, (operator, time) in enumerate(times):
         fits = (step.name for step, held in zip(STEPS, names, strict=True) if any(name in operator for name in held))
-        taken[place // each][next(fits, REST)] += time
-    fastest = {name: min(call[name] for call in taken) for name in taken[0]}
+        sums[place // per_call][next(fits, REST)] += time
+    fastest = {name: min(call[name] for call in sums) for name in sums[0]}
     if missing := [name for name, time in fastest.items() if not time and name != REST]:
         raise LookupError(f"no operator of {', '.join(missing)}")
     return fastest

@@ -33,20 +33,20 @@ def test_a_shape_fits_where_the_manifest_says_so(case):
         return  # a manifest's inputs have no names when they come
     inputs = tuple(Tensors(name, torch.int64, sizes) for name, sizes in declared.items())
     manifest = Manifest("", "", "", inputs, (), ())
-    given = [torch.zeros(shapes[name], dtype=torch.int64) for name in declared]
+    tensors = [torch.zeros(shapes[name], dtype=torch.int64) for name in declared]
     if want:
-        manifest.check(given)
+        manifest.check(tensors)
     else:
         with pytest.raises(ExportError):
-            manifest.check(given)
+            manifest.check(tensors)
 
 
 def test_what_cannot_be_built_is_left_out(capsys, tmp_path, monkeypatch):
     (commands.ROOT / commands.FOLDER).mkdir(parents=True, exist_ok=True)
     assert not commands.build_runner("echo 'Could NOT find OpenSSL, try'; exit 1")
     assert capsys.readouterr().out == "Not built, for want of OpenSSL; its part below is left out.\n"
-    said = 'printf "serve_exported is left out: cpp-httplib is missing\\n  (Debian: apt install x)\\n\\nbuilt"'
-    assert commands.build_runner(said)
+    command = 'printf "serve_exported is left out: cpp-httplib is missing\\n  (Debian: apt install x)\\n\\nbuilt"'
+    assert commands.build_runner(command)
     assert "serve_exported is left out: cpp-httplib is missing (Debian: apt install x)\n" in capsys.readouterr().out
     assert not commands.started("build/nowhere/serve_exported DIR")
     assert capsys.readouterr().out == "build/nowhere/serve_exported was not built: what follows of it is left out.\n"

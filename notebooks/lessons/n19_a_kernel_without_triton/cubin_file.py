@@ -11,10 +11,10 @@ def section(image: bytes, name: str) -> bytes:
     size, count, of_names = struct.unpack_from("<HHH", image, 58)
     headers = [struct.unpack_from("<II16xQQ", image, table + number * size) for number in range(count)]
     start = headers[of_names][2]
-    found = {}
+    sections = {}
     for place, _, offset, length in headers:
         text = image[start + place : image.index(b"\0", start + place)].decode()
-        found[text] = image[offset : offset + length]
-    if name not in found:
-        raise LookupError(f"the cubin has no section {name}: it has {', '.join(filter(None, found))}")
-    return found[name]
+        sections[text] = image[offset : offset + length]
+    if name not in sections:
+        raise LookupError(f"the cubin has no section {name}: it has {', '.join(filter(None, sections))}")
+    return sections[name]

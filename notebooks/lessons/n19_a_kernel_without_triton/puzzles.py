@@ -289,14 +289,14 @@ def _check_launch(text: str) -> str:
     for case, line in zip(_CASES, _lines(program, str(driver), _CASES), strict=True):
         if why := _wrong(case, line):
             raise AssertionError(f"launch, case {case.name}: {why}")
-    said = f"{len(_CASES)} cases passed on a driver that records"
+    report = f"{len(_CASES)} cases passed on a driver that records"
     if runtime.device().type != "cuda":
-        return said
+        return report
     small = [case for case in _CASES if case.n < 2**24]
     for case, line in zip(small, _lines(program, "", small), strict=True):
         if line != "right":
             raise AssertionError(f"launch, case {case.name}, on the GPU: {_on_gpu(line)}")
-    return f"{said}, {len(small)} on the GPU"
+    return f"{report}, {len(small)} on the GPU"
 
 
 def _built(text: str) -> str:
@@ -312,7 +312,7 @@ def _built(text: str) -> str:
     options = ["-std=c++17", f"-I{KERNELS}", f"-I{FOLDER}"]
     header, source = FOLDER / "counts_images.h", ROOM / "check_launch.cpp"
     made_of = (header, source, *(KERNELS / "cubin").glob("*.h"))
-    if not main.is_file() or main.stat().st_mtime < max(each.stat().st_mtime for each in made_of):
+    if not main.is_file() or main.stat().st_mtime < max(path.stat().st_mtime for path in made_of):
         # The header takes most of the time: compiled once, it is found in the folder of launch.cpp.
         for what in (["-x", "c++-header", header, "-o", folder / "counts_images.h.gch"], ["-c", source, "-o", main]):
             subprocess.run(["g++", *options, *what], check=True, capture_output=True)
@@ -329,17 +329,17 @@ def _built(text: str) -> str:
     return str(program)
 
 
-def _complaint(said: str) -> str:
-    found = re.search(r"your launch:(\d+):\d+: (?:fatal )?error: (.*)", said)
-    if found:
-        text = re.sub(r"'void launch\(cubin::Program&.*?\)'", "launch", found[2])
-        return f"{text[:300]}, in line {found[1]} of the text\nHint: launcher.h and its comments say what it takes."
-    if "undefined reference to `launch" in said or "undefined reference to launch" in said:
+def _complaint(errors: str) -> str:
+    match = re.search(r"your launch:(\d+):\d+: (?:fatal )?error: (.*)", errors)
+    if match:
+        text = re.sub(r"'void launch\(cubin::Program&.*?\)'", "launch", match[2])
+        return f"{text[:300]}, in line {match[1]} of the text\nHint: launcher.h and its comments say what it takes."
+    if "undefined reference to `launch" in errors or "undefined reference to launch" in errors:
         return "no launch with these parameters\nHint: the function's first line stays as it is."
-    if found := re.search(r"multiple definition of [`'](\w+)", said):
-        return f"{found[1]} is defined twice\nHint: the program around it has one: write launch and what it calls."
-    found = re.search(r"(?:error|undefined reference)[: ].*", said)
-    return f"{(found[0] if found else said.strip())[:300]}\nHint: launcher.h and its comments say what it takes."
+    if match := re.search(r"multiple definition of [`'](\w+)", errors):
+        return f"{match[1]} is defined twice\nHint: the program around it has one: write launch and what it calls."
+    match = re.search(r"(?:error|undefined reference)[: ].*", errors)
+    return f"{(match[0] if match else errors.strip())[:300]}\nHint: launcher.h and its comments say what it takes."
 
 
 def _lines(program: str, driver: str, cases: Sequence[_Case]) -> list[str]:
@@ -384,7 +384,7 @@ def _wrong(case: _Case, line: str) -> str:
         hint = "the last block may be no full one, and a grid of 0 blocks launches nothing." if words[0] == "0" else (
             "one launch of as many blocks as the counts need.")
         return f"expected 1 launch, got {words[0]}\nHint: {hint}"
-    kernel, grid, shared, stream, given = words[1], [*map(int, words[2:5])], int(words[5]), words[6], words[7:]
+    kernel, grid, shared, stream, arguments = words[1], [*map(int, words[2:5])], int(words[5]), words[6], words[7:]
     want = "by_16" if case.is_by_16 else "any"
     if kernel != want:
         why = case.why or "n, the stride and both addresses suit by_16, which has the wide accesses."
@@ -399,7 +399,7 @@ def _wrong(case: _Case, line: str) -> str:
     names = ["counts", "out", "n"]
     if kernel == "any":
         numbers.insert(2, case.stride), names.insert(2, "stride")
-    for name, number, got in zip(names, numbers, map(int, given), strict=True):
+    for name, number, got in zip(names, numbers, map(int, arguments), strict=True):
         if got != number:
             return f"expected {name} to be {number:,}, got {got:,}\nHint: the arguments are {', '.join(names)}."
     if stream != "1":

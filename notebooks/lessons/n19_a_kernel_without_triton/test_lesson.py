@@ -31,7 +31,7 @@ def compiled(tmp_path_factory):
 
 def test_parameters_are_those_of_a_cubin(compiled):
     image, description = compiled
-    sizes = [each["bytes"] for each in description["parameters"]] + [8] * description["hidden"]
+    sizes = [parameter["bytes"] for parameter in description["parameters"]] + [8] * description["hidden"]
     assert sizes[:2] == [8, 4]
     assert puzzles.parameters(section(image, ".nv.info.add_one")) == sizes
     with pytest.raises(LookupError, match=r"no section \.nv\.info\.other: it has .*\.nv\.info\.add_one"):
@@ -60,7 +60,7 @@ def by_16(blocks: int = 1, n: int = 16, stream: int = 1, shared: int = 0) -> str
 
 
 @pytest.mark.parametrize(
-    ("case", "line", "said"),
+    ("case", "line", "message"),
     [
         (puzzles._CASES[0], by_16(), ""),
         (puzzles._CASES[0], by_16(stream=0), "not in `stream`"),
@@ -76,9 +76,9 @@ def by_16(blocks: int = 1, n: int = 16, stream: int = 1, shared: int = 0) -> str
         (puzzles._Case("", 0), by_16(), "expected no launch"),
     ],
 )
-def test_what_a_recorded_launch_is_told(case, line, said):
-    assert bool(puzzles._wrong(case, line)) == bool(said)
-    assert said in puzzles._wrong(case, line)
+def test_what_a_recorded_launch_is_told(case, line, message):
+    assert bool(puzzles._wrong(case, line)) == bool(message)
+    assert message in puzzles._wrong(case, line)
 
 
 def test_each_case_has_the_kernel_that_its_reason_says():

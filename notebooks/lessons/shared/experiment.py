@@ -325,11 +325,11 @@ def kernels_of(step: Callable[[], object], steps: int = 3) -> dict[str, float]:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
-    found = [
+    events = [
         event for event in profiler.key_averages()
         if event.device_type == torch.autograd.DeviceType.CUDA and event.self_device_time_total
     ]
     return {
-        "launches": sum(event.count for event in found) / steps,
-        "kernel_us": sum(event.self_device_time_total for event in found) / steps,
+        "launches": sum(event.count for event in events) / steps,
+        "kernel_us": sum(event.self_device_time_total for event in events) / steps,
     }

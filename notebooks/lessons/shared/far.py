@@ -32,8 +32,8 @@ def has_room(device: torch.device, *tensors: Tensor) -> bool:
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0] > 1.2 * sum(nbytes)
     try:
-        for each in nbytes:
-            _memory(each).close()
+        for size in nbytes:
+            _memory(size).close()
     except OSError:  # a system that promises no memory that it does not have
         return False
     return True

@@ -56,8 +56,8 @@ def _compile(name: str, text: str, constants: dict, num_warps: int, dtype: str, 
     divisible = {
         (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind not in known
     }
-    made = triton.compile(
+    binary = triton.compile(
         ASTSource(kernel, signature, constants, divisible),
         target=GPUTarget("cuda", ARCH, 32), options={"num_warps": num_warps},
     )
-    return Made(made.asm["ptx"], made.asm["cubin"], registers(made.asm["cubin"]))
+    return Made(binary.asm["ptx"], binary.asm["cubin"], registers(binary.asm["cubin"]))

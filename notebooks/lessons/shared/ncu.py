@@ -37,20 +37,20 @@ def run(command: list[str]) -> dict:
 
 def ncu_lines(text: str) -> dict:
     """lines and why, of what ncu printed: from the first kernel on, what is measured; before it, what went wrong."""
-    lines = [each.rstrip() for each in text.splitlines() if each.strip() and not each.startswith("==PROF==")]
-    lines = [re.sub(r"\[\d+\] python\S*@\S+", "python", each) for each in lines]
-    errors = [each for each in lines if "ERR" in each]
-    measured = any("dram__bytes_read.sum" in each for each in lines)
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("==PROF==")]
+    lines = [re.sub(r"\[\d+\] python\S*@\S+", "python", line) for line in lines]
+    errors = [line for line in lines if "ERR" in line]
+    measured = any("dram__bytes_read.sum" in line for line in lines)
     return {"lines": lines if measured else [], "why": "" if measured else " ".join(errors)[:500] or "no metric came"}
 
 
 def launches(lines: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
     """Each launch in such lines, in order: the kernel's name, and {metric: value}, bytes without a prefix."""
-    found: list[tuple[str, dict[str, float]]] = []
+    kernels: list[tuple[str, dict[str, float]]] = []
     for line in lines:
         if head := re.match(r" {2}(\w+)", line):
-            found.append((head[1], {}))
-        elif found and (metric := METRIC.match(line)):
+            kernels.append((head[1], {}))
+        elif kernels and (metric := METRIC.match(line)):
             name, unit, value = metric.groups()
-            found[-1][1][name] = float(value.replace(",", "")) * BYTES.get(unit, 1)
-    return found
+            kernels[-1][1][name] = float(value.replace(",", "")) * BYTES.get(unit, 1)
+    return kernels

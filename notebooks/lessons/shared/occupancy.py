@@ -15,6 +15,6 @@ GRANULE = 8  # a thread's registers are given out by eights
 
 def programs_an_sm(threads: int, registers: int) -> int:
     """How many programs of so many threads, each with so many registers, an SM has room for."""
-    taken = -(-registers // GRANULE) * GRANULE
-    warps = QUARTERS * (REGISTERS // QUARTERS // (LANES * taken))  # a warp lives in one quarter of the SM
+    allocated = -(-registers // GRANULE) * GRANULE
+    warps = QUARTERS * (REGISTERS // QUARTERS // (LANES * allocated))  # a warp lives in one quarter of the SM
     return min(THREADS // threads, warps // -(-threads // LANES), PROGRAMS)

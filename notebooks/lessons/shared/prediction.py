@@ -3,13 +3,13 @@
 import re
 
 
-def verdict(what: str, predicted: float | None, found: float, unit: str, why: str, how: str = "measured") -> None:
+def verdict(what: str, predicted: float | None, measured: float, unit: str, why: str, how: str = "measured") -> None:
     """Print "what: predicted, measured, ratio. Why". predicted None: nothing was. how: counted, where no clock ran."""
     if predicted is None:
-        print(f"{what}: no prediction, {how} {_counted(found, unit)}. {why}".rstrip())
+        print(f"{what}: no prediction, {how} {_counted(measured, unit)}. {why}".rstrip())
         return
-    ratio = f"{_shown(found / predicted)} ×" if predicted else "no ratio"
-    print(f"{what}: predicted {_counted(predicted, unit)}, {how} {_counted(found, unit)}: {ratio}. {why}".rstrip())
+    ratio = f"{_shown(measured / predicted)} ×" if predicted else "no ratio"
+    print(f"{what}: predicted {_counted(predicted, unit)}, {how} {_counted(measured, unit)}: {ratio}. {why}".rstrip())
 
 
 def _counted(value: float, unit: str) -> str:

@@ -17,12 +17,12 @@ def show_record(op: str, **labels: object) -> None:
 
     labels: a value, or a tuple of those that are wanted; `part` and `form` count as labels.
     """
-    found = records.recorded(op)
-    about = found.attrs
+    rows = records.recorded(op)
+    about = rows.attrs
     for name, wanted in labels.items():
-        found = found[found[name].isin(wanted if isinstance(wanted, tuple) else (wanted,))]
-    columns = [name for name in found if name not in Row.__dataclass_fields__ and found[name].nunique() > 1]
-    times = found.pivot_table(index=columns or ["form"], columns="implementation", values="us_p50", sort=False)
+        rows = rows[rows[name].isin(wanted if isinstance(wanted, tuple) else (wanted,))]
+    columns = [name for name in rows if name not in Row.__dataclass_fields__ and rows[name].nunique() > 1]
+    times = rows.pivot_table(index=columns or ["form"], columns="implementation", values="us_p50", sort=False)
     shown = times[[name for name in IMPLEMENTATIONS if name in times]]
     print(f"RECORDED, µs of a graph's replay: {about['GPU']}, {about['date']}, {op} {_fixed(labels)}")
     print(shown.round(1).to_string())

@@ -54,20 +54,20 @@ class Record:
 
     def rows(self, part: str | None = None, /, **labels) -> pandas.DataFrame:
         """The rows of a part that have these labels and did not fail. LookupError: there is none."""
-        found = self.table()
-        found = found[~found["match"].str.startswith("FAILED")]
+        rows = self.table()
+        rows = rows[~rows["match"].str.startswith("FAILED")]
         for name, value in (labels if part is None else {"part": part} | labels).items():
-            found = found[found[name] == value] if name in found else found[:0]
-        if not len(found):
+            rows = rows[rows[name] == value] if name in rows else rows[:0]
+        if not len(rows):
             raise LookupError(f"{self.name}.json: no row of {_shown(part, labels)}")
-        return found
+        return rows
 
     def one(self, part: str | None = None, /, **labels) -> pandas.Series:
         """The only such row. LookupError: there is none, or more than one."""
-        found = self.rows(part, **labels)
-        if len(found) != 1:
-            raise LookupError(f"{self.name}.json: {len(found)} rows of {_shown(part, labels)}")
-        return found.iloc[0]
+        rows = self.rows(part, **labels)
+        if len(rows) != 1:
+            raise LookupError(f"{self.name}.json: {len(rows)} rows of {_shown(part, labels)}")
+        return rows.iloc[0]
 
     def us(self, part: str | None = None, /, **labels) -> float:
         """The median µs of that row, on the GPU; of a row that has a number for each round, the rounds' median."""
@@ -87,16 +87,16 @@ class Record:
         shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
             try:
-                found = shown(record.one(part, **labels))
+                value = shown(record.one(part, **labels))
             except LookupError:
                 continue
-            said = f"not recorded on an H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
+            text = f"not recorded on an H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {value}"
             ways = {name: beside for name in IMPLEMENTATION if name in labels}
             peer = labels | (dict(beside) if isinstance(beside, Mapping) else ways)
             try:
-                return f"{said}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else said
+                return f"{text}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else text
             except LookupError:
-                return said
+                return text
         return NO_RECORD
 
     def with_part(self, part: str, /, **labels) -> Record:
@@ -198,8 +198,8 @@ def l2_tb_per_s(size: int = 2**25) -> float:
 
 def memory_tb_per_s() -> float:
     """TB/s at which they read the largest buffer, which no cache holds."""
-    found = GPU.rows("reread")
-    return gb_per_s(found.loc[found["size"].idxmax()]) / 1e3
+    rows = GPU.rows("reread")
+    return gb_per_s(rows.loc[rows["size"].idxmax()]) / 1e3
 
 
 def sm_gb_per_s() -> float:

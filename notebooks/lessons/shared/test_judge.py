@@ -84,9 +84,9 @@ def test_an_endless_loop_is_a_wrong_answer(name, capsys):
     begin = time.monotonic()
     assert not JUDGE.attempt(name, answer, seconds=SOON)
     assert time.monotonic() - begin < SOON + 60  # torch's compiler is imported in it
-    said = capsys.readouterr().out
-    assert f"not yet: {name}: it does not end: stopped after 1 s, in line " in said
-    assert "Hint: Does each loop come to its end?" in said
+    output = capsys.readouterr().out
+    assert f"not yet: {name}: it does not end: stopped after 1 s, in line " in output
+    assert "Hint: Does each loop come to its end?" in output
 
 
 def test_an_endless_loop_in_another_process_and_in_cuda(monkeypatch):
@@ -106,20 +106,20 @@ def test_nothing_leaves_an_attempt(name, capsys):
     assert not JUDGE.attempt(name, ends)
     assert not JUDGE.attempt(name, fails)
     assert not JUDGE.attempt(name, 3)
-    said = capsys.readouterr().out
-    assert "it ends the process, in line " in said
-    assert "IndexError: list index out of range, in line " in said
-    assert said.count("not yet: ") == 3
+    output = capsys.readouterr().out
+    assert "it ends the process, in line " in output
+    assert "IndexError: list index out of range, in line " in output
+    assert output.count("not yet: ") == 3
 
 
 def test_what_is_printed_of_numbers(capsys):
     assert not JUDGE.attempt("number", lambda n: n)
     assert not JUDGE.attempt("whole", lambda n: 2 * n)
     assert JUDGE.attempt("number", lambda n: n + 1.0)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "not yet: number, case three: expected 4, got 3"
-    assert said[2] == "not yet: whole, case three: expected 7.5, got 6 (tolerance 7.5e-06)"
-    assert said[4] == "number: 1 cases passed on paper"
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "not yet: number, case three: expected 4, got 3"
+    assert output[2] == "not yet: whole, case three: expected 7.5, got 6 (tolerance 7.5e-06)"
+    assert output[4] == "number: 1 cases passed on paper"
 
 
 @pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="compiled, a kernel says so itself")

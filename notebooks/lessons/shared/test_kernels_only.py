@@ -137,6 +137,8 @@ def test_views_and_allocations_are_free():
     with kernels_only():
         views = x.T, x[1:3, ::2], x.view(2, -1), x.reshape(24), x.unsqueeze(0).expand(3, 4, 6), x.narrow(0, 1, 2)
         TensorDescriptor.from_tensor(x[:, :4].contiguous(), [2, 4])
-        made = torch.empty(3), torch.empty_like(x), x.new_zeros(2), torch.zeros(5, dtype=torch.int64), x.T.contiguous()
+        tensors = (
+            torch.empty(3), torch.empty_like(x), x.new_zeros(2), torch.zeros(5, dtype=torch.int64), x.T.contiguous(),
+        )
     assert all(view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for view in views)
-    assert made[-1].is_contiguous()
+    assert tensors[-1].is_contiguous()

@@ -238,8 +238,8 @@ def look_up(table: Tensor, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 def with_gradient(answer, table, ids, grad):
     leaf = table.detach().requires_grad_()
     out = answer(leaf, ids)
-    found = gradient_of(out, leaf, grad, "the table")
-    return out.detach(), found.to_dense() if found.is_sparse else found
+    gradient = gradient_of(out, leaf, grad, "the table")
+    return out.detach(), gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def traced(answer, table, ids, grad):

@@ -27,10 +27,10 @@ def timeline(*traces: Trace | str | Path, step: int = 1, labels: Sequence[str] =
     expressions; each is written below the kernels of the step whose names it is found in, where there are any.
     UserError as for `read`.
     """
-    found = [read(trace) for trace in traces]  # a bad one leaves no figure open
+    loaded = [read(trace) for trace in traces]  # a bad one leaves no figure open
     size = (11, 0.7 + 1.5 * len(traces))
     figure, axes = panels(size, len(traces), sharex=True, squeeze=False)
-    ms = [_draw(ax, trace, step, labels) for ax, trace in zip(axes[:, 0], found, strict=True)]
+    ms = [_draw(ax, trace, step, labels) for ax, trace in zip(axes[:, 0], loaded, strict=True)]
     axes[-1, 0].set(xlim=(0, max(ms)), xlabel="ms since the host began the step")
     legend = {label: bar for ax in axes[:, 0] for bar, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(legend.values(), legend, loc="outside upper center", ncols=len(legend), fontsize=8, frameon=False)

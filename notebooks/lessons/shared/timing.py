@@ -20,8 +20,8 @@ def print_times(functions: Mapping[str, Callable[[], torch.Tensor]], tolerance: 
     gpu = runtime.device().type == "cuda"
     synchronize = torch.cuda.synchronize if gpu else lambda: None
     timers = {name: timer(function) for name, function in functions.items()}
-    found = batches(timers, 50 if gpu else 2, 7, synchronize, waits=True)
+    samples = batches(timers, 50 if gpu else 2, 7, synchronize, waits=True)
     print(f"{torch.cuda.get_device_name() if gpu else 'CPU'}: µs a call (20th to 80th percentile)")
-    for name, times in found.items():
+    for name, times in samples.items():
         p20, p50, p80 = percentiles(times)
         print(f"  {name:<32} {p50:10.1f}  ({p20:.1f} to {p80:.1f})")

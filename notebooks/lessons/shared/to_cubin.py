@@ -51,10 +51,10 @@ def _compile(
     divisible = {(function.arg_names.index(argument),): [["tt.divisibility", 16]] for argument in aligned}
     options = {"num_warps": num_warps, "num_stages": num_stages}
     try:
-        made = triton.compile(
+        binary = triton.compile(
             ASTSource(function, signature, dict(constants), divisible),
             target=GPUTarget("cuda", arch, 32), options=options,
         )
     except triton.CompilationError as error:
         return Compiled(error=str(error.__cause__ or error).strip())
-    return Compiled(made.asm["ttgir"], made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
+    return Compiled(binary.asm["ttgir"], binary.asm["ptx"], binary.asm["cubin"], binary.metadata.shared)

@@ -18,8 +18,8 @@ def look_beside(kernel, grid: Sequence[int], *arguments, **constants) -> None:
     tensors = {name: getattr(value, "base", value) for name, value in zip(names, arguments, strict=False)}
     spans = {name: value.numel() for name, value in tensors.items() if isinstance(value, Tensor)}
     with ThreadPoolExecutor(1) as pool:  # the modes of a check hold for its own thread
-        found = pool.submit(accesses_of, kernel, grid, *arguments, **constants).result()
-    for access in found:
+        accesses = pool.submit(accesses_of, kernel, grid, *arguments, **constants).result()
+    for access in accesses:
         span = spans[access.tensor]
         beside = [offset for offset in access.offsets if not 0 <= offset < span]
         if beside:

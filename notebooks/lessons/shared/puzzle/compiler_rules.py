@@ -110,10 +110,10 @@ def must_compile(name: str, kernel: object, seen: list[tuple[dict, dict]]) -> No
     """AssertionError if the compiler refuses one of the kernel's launches, or multiplies float32 in tf32."""
     for error, code in _compiled(kernel, seen) if seen else ():
         if error:
-            *_, said = [line.strip() for line in error.splitlines() if line.strip()]
+            *_, cause = [line.strip() for line in error.splitlines() if line.strip()]
             line = re.search(r"\bat (\d+):\d+:", error)
             place = f", in line {line[1]} of {plain(kernel).__name__}" if line else ""
-            raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {said[:300]}{place}")
+            raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {cause[:300]}{place}")
         if PRODUCT.search(code):
             raise AssertionError(f"{name}: {TF32}")
 

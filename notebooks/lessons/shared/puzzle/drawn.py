@@ -31,6 +31,6 @@ class Drawn(OfNumbers):
             return result
 
         arguments = [self.draw() for _ in range(DRAWN)]
-        drawn = [(f"of {', '.join(map(str, given))}", given, self.hint) for given in arguments]
+        drawn = [(f"of {', '.join(map(str, values))}", values, self.hint) for values in arguments]
         asked = whole if self.index and callable(answer) else answer
         return OfNumbers.judge(replace(self, cases=[*self.cases, *drawn]), name, asked)

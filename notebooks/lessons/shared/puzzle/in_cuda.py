@@ -46,16 +46,16 @@ def pointers(source: str) -> list[tuple[str, int]]:
     """(name, bytes of what it points to) of each of launch()'s pointers; of forward() the tensors, and those that it
     allocates."""
     if forward := FORWARD.search(source):
-        names = [re.search(r"(\w+)\s*$", each)[1] for each in forward[1].split(",") if "Tensor" in each]
+        names = [re.search(r"(\w+)\s*$", parameter)[1] for parameter in forward[1].split(",") if "Tensor" in parameter]
         return [(name, 4) for name in (*names, *(f"tensor {number} of forward()'s own" for number in range(1, 5)))]
-    parameters = [each for each in SIGNATURE.search(source)[1].split(",") if "*" in each]
-    return [(re.search(r"(\w+)\s*$", each)[1], 8 if "long long" in each else 4) for each in parameters]
+    parameters = [parameter for parameter in SIGNATURE.search(source)[1].split(",") if "*" in parameter]
+    return [(re.search(r"(\w+)\s*$", parameter)[1], 8 if "long long" in parameter else 4) for parameter in parameters]
 
 
 def not_on_host(error: str) -> str:
     """A hint for the compiler's error, where a name is CUDA's and not the host build's; "" elsewhere."""
     name = UNKNOWN.search(error)
-    return next((said for names, said in ALONE.items() if name and re.fullmatch(names, name[1])), "")
+    return next((hint for names, hint in ALONE.items() if name and re.fullmatch(names, name[1])), "")
 
 
 def explain(

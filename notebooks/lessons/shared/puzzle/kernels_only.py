@@ -71,7 +71,7 @@ def _allowed(operator: torch._ops.OpOverload) -> bool:
     schema = operator._schema
     if schema.name.removeprefix("aten::").partition(".")[0] in ALLOCATIONS:
         return True
-    is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+    is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     return is_view or schema.name.startswith("profiler::")
 
 
@@ -85,9 +85,9 @@ def kernels_only(also: Collection[str] = ()) -> Iterator[None]:
         for owner, name in _of_triton():
             method = getattr(owner, name)
 
-            def uncounted(self, *given, method=method, **named):
+            def uncounted(self, *arguments, method=method, **named):
                 with operators.pause():
-                    return method(self, *given, **named)
+                    return method(self, *arguments, **named)
 
             stack.enter_context(mock.patch.object(owner, name, uncounted))
         stack.enter_context(_Functions(operators))

@@ -34,8 +34,8 @@ class OfNumbers:
                 got = _values(answer(*self.given(*arguments)), self.unit)
                 difference = _difference(_values(want), got)
             except Exception as error:
-                said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-                raise AssertionError(f"{name}, case {what}: {said}\nHint: {hint}") from error
+                message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+                raise AssertionError(f"{name}, case {what}: {message}\nHint: {hint}") from error
             if difference:
                 raise AssertionError(
                     f"{name}, case {what}: {difference}\nHint: {self.wrong(_values(want), got) or hint}"
@@ -48,7 +48,7 @@ def _values(result: object, unit: str = "") -> Real | list[Real]:
     if hasattr(result, "tolist"):
         result = result.tolist()
     if isinstance(result, tuple | list):
-        values = [_values(each, unit) for each in result]
+        values = [_values(item, unit) for item in result]
         if not any(isinstance(value, list) for value in values):
             return values
     if not isinstance(result, Real) or isinstance(result, bool):

@@ -56,10 +56,10 @@ def in_words(error: Exception, own: Collection[str]) -> str:
     """What to print of an exception: its text, the line of the reader's code that it came from, its hint."""
     lines = str(error).strip().splitlines() or [""]
     text = str(error).strip() if isinstance(error, AssertionError) else f"{type(error).__name__}: {lines[0][:300]}"
-    said, _, hint = text.partition("\nHint: ")
+    message, _, hint = text.partition("\nHint: ")
     line = line_of(error, own)
-    said = said.rstrip(".") + line if line else said
-    return f"{said}\nHint: {hint}" if hint else said
+    message = message.rstrip(".") + line if line else message
+    return f"{message}\nHint: {hint}" if hint else message
 
 
 def line_of(error: BaseException, own: Collection[str]) -> str:
@@ -69,10 +69,10 @@ def line_of(error: BaseException, own: Collection[str]) -> str:
         if not cause or cause in chain:
             break
         chain.append(cause)
-    if any(isinstance(each, OutOfBounds) for each in chain):  # it says the kernel's line itself
+    if any(isinstance(link, OutOfBounds) for link in chain):  # it says the kernel's line itself
         return ""
-    for each in reversed(chain):
-        frames = [(frame, number) for frame, number in traceback.walk_tb(each.__traceback__)]
+    for link in reversed(chain):
+        frames = [(frame, number) for frame, number in traceback.walk_tb(link.__traceback__)]
         for frame, number in reversed(frames):
             if _is_readers(frame.f_code.co_filename, own):
                 return _line(frame.f_code.co_filename, number)
@@ -109,12 +109,12 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
     """
     if not callable(function):
         raise AssertionError(f"give the function itself; got {type(function).__name__}")
-    known = {code for each in allowed for code in _codes(each)}
+    known = {code for value in allowed for code in _codes(value)}
     named_in_it = _named_in(function, forbidden)
 
     @functools.wraps(function)
     def alone(*arguments, **named):
-        given = known | {code for value in (*arguments, *named.values()) for code in _codes(value)}
+        codes = known | {code for value in (*arguments, *named.values()) for code in _codes(value)}
         called: list[str] = []
         inside: list[FrameType] = []  # what was given and runs now, whatever it calls
 
@@ -123,7 +123,7 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
                 if event == "return" and frame is inside[0]:
                     inside.clear()
             elif event == "call" and _is_ours(frame.f_code.co_filename):
-                if frame.f_code in given or frame.f_code.co_name in MODES:
+                if frame.f_code in codes or frame.f_code.co_name in MODES:
                     inside.append(frame)
                 elif not called:
                     called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
@@ -151,18 +151,18 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
 
 def _named_in(function: Callable, packages: Collection[str]) -> list[str]:
     """What the function's text names of these packages: what it imports, its global names, and what is around it."""
-    function, found = plain(function), []
+    function, names = plain(function), []
     codes = [code] if (code := getattr(function, "__code__", None)) else []
     while codes and packages:
         code = codes.pop()
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         for name in code.co_names:
             value = getattr(function, "__globals__", {}).get(name)
             module = name if value is None else getattr(value, "__module__", None) or getattr(value, "__name__", "")
             if str(module).partition(".")[0] in packages:
                 whole = inspect.ismodule(value) or module == name
-                found.append(name if whole else f"{module}.{getattr(value, '__name__', name)}")
-    return found
+                names.append(name if whole else f"{module}.{getattr(value, '__name__', name)}")
+    return names
 
 
 def ask(told: str, answer: Callable, arguments: tuple, hint: str, forbidden: Collection[str] = ()) -> object:
@@ -179,17 +179,17 @@ def ask(told: str, answer: Callable, arguments: tuple, hint: str, forbidden: Col
     try:
         return answer(*arguments)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0][:300]
-        if isinstance(error, AssertionError) and WRITE_IT in said:
+        message = str(error).strip().partition("\n")[0][:300]
+        if isinstance(error, AssertionError) and WRITE_IT in message:
             raise
-        raised = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        raised = f"{type(error).__name__}: {message}" if message else type(error).__name__
         raise AssertionError(f"{told}{raised}\nHint: {hint}") from error
 
 
 def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
     """AssertionError if a kernel is the repository's own, or calls one that is, by way of others too; those that are
     allowed it may call."""
-    names, known, left = [plain(each).__name__ for each in allowed], set(), [plain(kernel)]
+    names, known, left = [plain(item).__name__ for item in allowed], set(), [plain(kernel)]
     while left:
         function = left.pop()
         if function in known:
@@ -200,7 +200,7 @@ def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
         if function.__name__ not in names:
             names_in_it = function.__code__.co_names
             called = [function.__globals__.get(name) for name in names_in_it]
-            modules = [each for each in called if inspect.ismodule(each) and _is_ours(each.__file__ or "")]
+            modules = [value for value in called if inspect.ismodule(value) and _is_ours(value.__file__ or "")]
             called += [getattr(module, name, None) for module in modules for name in names_in_it]
             left += [plain(value) for value in called if hasattr(value, "fn") and hasattr(plain(value), "__code__")]
 
@@ -219,6 +219,6 @@ def _codes(value: object) -> Iterator[CodeType]:
     if hasattr(value, "__code__"):
         yield value.__code__
     elif _is_ours(getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""):
-        for each in vars(type(value)).values():
-            if hasattr(each, "__code__"):
-                yield each.__code__
+        for method in vars(type(value)).values():
+            if hasattr(method, "__code__"):
+                yield method.__code__

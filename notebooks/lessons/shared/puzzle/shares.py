@@ -35,14 +35,14 @@ class SharedOut(InTriton):
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:
         text = super().hold(name, answer, device)
         for what, arguments, out, programs in self.looked_at():
-            stores = stores_of(answer, lambda kernel, given=arguments: self.launch(kernel, *given), out)
+            stores = stores_of(answer, lambda kernel, inputs=arguments: self.launch(kernel, *inputs), out)
             try:
                 _once(stores)
                 if programs:
                     _alike(stores, programs)
             except AssertionError as error:
-                said = f"{name}, case {what}: the result is right, but {error}"
-                raise AssertionError(f"{said}\nHint: {self.hint}") from error
+                message = f"{name}, case {what}: the result is right, but {error}"
+                raise AssertionError(f"{message}\nHint: {self.hint}") from error
         return text
 
 
@@ -104,7 +104,7 @@ def _once(stores: Stores) -> None:
     """AssertionError if two programs, or two lanes of one store, store the same element."""
     owner: dict[int, int] = {}
     for program, offsets in stores:
-        element, lanes = max(Counter(offsets).items(), key=lambda each: each[1], default=(0, 1))
+        element, lanes = max(Counter(offsets).items(), key=lambda pair: pair[1], default=(0, 1))
         if lanes > 1:
             raise AssertionError(f"{lanes} lanes of program {program} store element {element}")
         for element in offsets:

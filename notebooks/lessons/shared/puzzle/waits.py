@@ -52,14 +52,14 @@ class TooLarge(AssertionError):
 def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str, keep: bool = False) -> Tensor:
     """leaf's gradient, sparse if it was made so; keep: the graph, for another leaf's. AssertionError, by the leaf's
     name, if none reaches it."""
-    found = None
+    gradient = None
     if output.requires_grad:
-        (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True, retain_graph=keep)
-    if found is None:
+        (gradient,) = torch.autograd.grad(output, leaf, grad, allow_unused=True, retain_graph=keep)
+    if gradient is None:
         raise AssertionError(
             f"no gradient reaches {name}: detach, .data, no_grad or a tensor made anew cuts the graph there"
         )
-    return found
+    return gradient
 
 
 def look(rules: Quiet, answer: Callable, call: Call) -> None:
@@ -93,29 +93,29 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
         named = named or {}
         name = operator._schema.name.removeprefix("aten::")
-        taken = [value for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)]
-        if reason := _reason(name, operator, arguments, named, taken):
+        inputs = [value for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)]
+        if reason := _reason(name, operator, arguments, named, inputs):
             raise Waits(f"right, but on a GPU the host waits in {name}: {reason}")
-        if name not in ("_to_copy", "copy_") and _of_both(taken):
+        if name not in ("_to_copy", "copy_") and _of_both(inputs):
             raise Waits(f"right, but on a GPU {name} has a tensor that was made on the CPU: give that one device=")
-        given = _run(operator, arguments, named)
-        for made in tree_leaves(given) if self.most is not None else ():
-            new = isinstance(made, Tensor) and not made.is_sparse and not any(_is_view(made, value) for value in taken)
-            if new and made.numel() > self.most:
-                raise TooLarge(f"right, but {name} makes a tensor of {list(made.shape)}")
-        return given
+        outputs = _run(operator, arguments, named)
+        for out in tree_leaves(outputs) if self.most is not None else ():
+            new = isinstance(out, Tensor) and not out.is_sparse and not any(_is_view(out, value) for value in inputs)
+            if new and out.numel() > self.most:
+                raise TooLarge(f"right, but {name} makes a tensor of {list(out.shape)}")
+        return outputs
 
 
-def _of_both(taken: list[Tensor]) -> bool:
+def _of_both(inputs: list[Tensor]) -> bool:
     """Whether some are the GPU's and some, with more than one number, the CPU's; a number goes along with a launch."""
-    return any(value.is_meta for value in taken) and any(not value.is_meta and value.dim() for value in taken)
+    return any(value.is_meta for value in inputs) and any(not value.is_meta and value.dim() for value in inputs)
 
 
-def _is_view(made: Tensor, value: Tensor) -> bool:
-    return not value.is_sparse and made.untyped_storage()._cdata == value.untyped_storage()._cdata
+def _is_view(out: Tensor, value: Tensor) -> bool:
+    return not value.is_sparse and out.untyped_storage()._cdata == value.untyped_storage()._cdata
 
 
-def _reason(name: str, operator, arguments: tuple, named: dict, taken: list[Tensor]) -> str:
+def _reason(name: str, operator, arguments: tuple, named: dict, inputs: list[Tensor]) -> str:
     """Why the host waits in this call; "" where it does not."""
     if name in ("_to_copy", "copy_"):
         device = named.get("device")
@@ -126,7 +126,7 @@ def _reason(name: str, operator, arguments: tuple, named: dict, taken: list[Tens
         if torch.device(to).type == "cpu":
             return "the copy to the host is complete when all work before it is done"
         return "" if quiet else "a copy to the GPU from ordinary memory, without non_blocking, waits until it is done"
-    if not any(value.is_meta for value in taken):
+    if not any(value.is_meta for value in inputs):
         return ""
     if name in ("index", "index_put_", "index_put", "_index_put_impl_"):
         chosen = arguments[1]
