@@ -139,13 +139,13 @@ def _statement(
     variables = dict(zip(calls.names, tensors, strict=True)) | {op: public(op), "eager": reference(op)}
     output = eval(statement, variables)
     if match:
-        match.check(tuple(each.detach() for each in output) if isinstance(output, tuple) else output.detach())
+        match.check(tuple(tensor.detach() for tensor in output) if isinstance(output, tuple) else output.detach())
     seconds = timeit.Timer(statement, globals=variables).timeit
     fewer = max(1.0, seconds(3) / 3 / LONG_CALL)
 
     def of_batch(calls: int) -> float:
-        made = max(1, int(calls / fewer))
-        return seconds(made) * calls / made
+        repeats = max(1, int(calls / fewer))
+        return seconds(repeats) * calls / repeats
 
     return of_batch
 
