@@ -47,8 +47,8 @@ def measure_latency(cell: Latency, gpu: Gpu) -> list[Row]:
     with torch.no_grad():
         sets = Sets(cell, gpu)
         for name, build in cell.implementations.items():
-            made = functools.partial(_ways, cell, sets, gpu, name)
-            note_failure(failed, name, lambda build=build, made=made: ways.update(made(build())))
+            ways_of = functools.partial(_ways, cell, sets, gpu, name)
+            note_failure(failed, name, lambda build=build, ways_of=ways_of: ways.update(ways_of(build())))
         for _ in range(REPEATS):
             for name, way in ways.items():
                 if way.implementation not in failed:

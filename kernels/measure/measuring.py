@@ -116,7 +116,7 @@ def measure_calls(calls: Calls, gpu: Gpu, batch: int = 200, count: int = 9) -> l
         repeats = [batches(good, batch, count, gpu.synchronize) for _ in range(REPEATS)]
     rows = {row.implementation: row for row in _failed(calls, failed)}
     for name in good:
-        medians = [percentiles(found[name])[1] for found in repeats]
+        medians = [percentiles(repeat[name])[1] for repeat in repeats]
         match = "baseline" if name == calls.baseline else "ok"
         rows[name] = replace(
             _row(calls, name), call_us=percentiles(medians)[1], call_us_low=min(medians), call_us_high=max(medians),
