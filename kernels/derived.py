@@ -26,11 +26,11 @@ class Derived(nn.Module):
         parameter, numbers = self._derived
         device = getattr(self, parameter).device
         for name, values in numbers.items():
-            made, there = torch.tensor(values, dtype=torch.int64, device="cpu"), self._buffers[name]
-            if there is not None and (there.device, there.dtype) == (device, made.dtype) and _may_be_written(there):
-                there.copy_(made)  # the same memory: a CUDA graph may know it
+            tensor, there = torch.tensor(values, dtype=torch.int64, device="cpu"), self._buffers[name]
+            if there is not None and (there.device, there.dtype) == (device, tensor.dtype) and _may_be_written(there):
+                there.copy_(tensor)  # the same memory: a CUDA graph may know it
             else:
-                self._buffers[name] = made.to(device)
+                self._buffers[name] = tensor.to(device)
 
     def _apply(self, fn, recurse: bool = True) -> Derived:
         super()._apply(fn, recurse)

@@ -93,7 +93,7 @@ def checks(
     by_pip = "make lecture installs it" if python is None else f"{python} -m pip install"
     by_pip += ", as requirements.txt pins it" if python is not None and IN_CHECKOUT else ""
 
-    found = [
+    results = [
         Check(
             "platform",
             " ".join(system),
@@ -164,9 +164,9 @@ def checks(
         program, why = machine.tool(name, bin_folder)
         moved = IN_CHECKOUT and os.path.exists(os.path.join(bin_folder, name))
         get = "was the checkout moved? make venv mends it" if python is None and moved else by_pip
-        found.append(Check(name, program, not why, without, f"{get} ({why})"))
+        results.append(Check(name, program, not why, without, f"{get} ({why})"))
     if installs:
-        found.append(
+        results.append(
             Check(
                 "free disk",
                 f"{disk:.1f} GB in {ROOT}" + ("" if disk >= disk_needed else f", too little ({disk_needed} GB needed)"),
@@ -176,7 +176,7 @@ def checks(
                 required=True,
             )
         )
-    return found
+    return results
 
 
 def compilers() -> list[Check]:
@@ -184,29 +184,29 @@ def compilers() -> list[Check]:
     text, why = machine.compiler_and_why_not()
     without = "torch.compile, the C++ core, the CUDA extension" + ", the CMake tests" * IN_CHECKOUT
     get = why if os.environ.get("CXX") else "apt install g++ (Fedora: gcc-c++)"
-    found = [Check("g++", text, not why, without, get, required=True)]
+    results = [Check("g++", text, not why, without, get, required=True)]
     for variable in ("CC", "CUDAHOSTCXX", "NVCC_CCBIN"):
         if os.environ.get(variable, "").strip():
             text, why = machine.compiler_and_why_not(variable=variable)
             words, _ = machine.compiler(variable=variable)
             if not why and len(words) > 1:  # nvcc and Triton take no arguments
                 text, why = "", f"{variable} is {shlex.join(words)!r}: name one program, a script that calls these"
-            found.append(Check(variable, text, not why, "CUDA's host code, and Triton on a GPU", why))
-    return found
+            results.append(Check(variable, text, not why, "CUDA's host code, and Triton on a GPU", why))
+    return results
 
 
-def table(found: list[Check]) -> str:
+def table(results: list[Check]) -> str:
     """One line a check: its name and what was found."""
-    return "\n".join(f"{check.name:<15} {check.found or 'missing'}" for check in found)
+    return "\n".join(f"{check.name:<15} {check.found or 'missing'}" for check in results)
 
 
-def complaints(found: list[Check]) -> str:
+def complaints(results: list[Check]) -> str:
     """Three lines for each check that is not ok: what is wrong, what will not run, how to get it."""
     return "\n".join(
         f"{check.name}: {check.found or 'missing'}\n"
         f"    will not run without it: {check.without}\n"
         f"    how to get it: {check.get}"
-        for check in found
+        for check in results
         if not check.ok
     )
 
@@ -216,14 +216,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--python", metavar="PATH", help="the Python with the packages (default: .venv/bin/python)")
     parser.add_argument("--require", action="store_true", help="say only what make lecture cannot do without, exit 1")
     args = parser.parse_args(argv)
-    found = checks(args.python or (None if IN_CHECKOUT else sys.executable))
+    results = checks(args.python or (None if IN_CHECKOUT else sys.executable))
     if not IN_CHECKOUT:
-        found = [check for check in found if check.name not in OF_THE_CHECKOUT]
+        results = [check for check in results if check.name not in OF_THE_CHECKOUT]
     if not args.require:
-        print(table(found) + "\n")
-        print(complaints(found) or "Nothing is missing.")
+        print(table(results) + "\n")
+        print(complaints(results) or "Nothing is missing.")
         return 0
-    fatal = [check for check in found if check.required and not check.ok]
+    fatal = [check for check in results if check.required and not check.ok]
     if fatal:
         print(complaints(fatal), file=sys.stderr)
     return 1 if fatal else 0

@@ -72,14 +72,14 @@ def pip_environment(environment: Mapping[str, str]) -> dict[str, str]:
     files = {"PIP_CONFIG_FILE": environment["PIP_CONFIG_FILE"]} if "PIP_CONFIG_FILE" in environment else {}
     # -vvv: or a file that says `quiet` makes it print nothing.
     listed = run("-m", "pip", "-vvv", "config", "list", environment=clean | files)
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for section in ("global", "install"):  # the second counts more, as it does for pip
         for name, value in re.findall(rf"^{section}\.([\w-]+)=('.*'|\".*\")$", listed, re.MULTILINE):
-            found[name.replace("_", "-")] = ast.literal_eval(value)
+            options[name.replace("_", "-")] = ast.literal_eval(value)
     for name, value in environment.items():
         if name.startswith("PIP_") and value:  # pip passes over those without a value
-            found[name.removeprefix("PIP_").lower().replace("_", "-")] = value
-    kept = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found.items() if name in SETTINGS}
+            options[name.removeprefix("PIP_").lower().replace("_", "-")] = value
+    kept = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in options.items() if name in SETTINGS}
     return clean | kept | {"PIP_CONFIG_FILE": os.devnull}
 
 
@@ -91,14 +91,14 @@ def required() -> dict[str, str]:
 def not_installed() -> list[str]:
     """What is required and not in .venv: "name==version (what is there)"."""
     wanted = required()
-    found = dict(line.split() for line in run("-c", VERSIONS, *wanted).splitlines())
+    installed = dict(line.split() for line in run("-c", VERSIONS, *wanted).splitlines())
 
     def plainly(version: str) -> str:  # 2.13.0+cpu is a build of 2.13
         return re.sub(r"(\.0)+$", "", version.split("+")[0])
 
     return [
-        f"{name}=={version} ({found[name]})" if version else name for name, version in wanted.items()
-        if found[name] == "missing" or (version and plainly(version) != plainly(found[name]))
+        f"{name}=={version} ({installed[name]})" if version else name for name, version in wanted.items()
+        if installed[name] == "missing" or (version and plainly(version) != plainly(installed[name]))
     ]
 
 
@@ -163,9 +163,9 @@ def main() -> None:
             return
     if not works("import pip, sys; sys.exit(sys.version_info < (3, 11))"):
         print("Making .venv", flush=True)
-        made = subprocess.run([sys.executable, "-I", "-m", "venv", "--clear", VENV], env=plain(os.environ), check=False)
-        if made.returncode:
-            sys.exit(made.returncode)
+        done = subprocess.run([sys.executable, "-I", "-m", "venv", "--clear", VENV], env=plain(os.environ), check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
     write_paths()
     print("Installing requirements.txt into .venv (once)", flush=True)
     install()

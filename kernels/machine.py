@@ -36,9 +36,9 @@ def _asked(command: Sequence[str]) -> tuple[str, str]:
         return "", error.strerror or str(error)
     except subprocess.TimeoutExpired:
         return "", "no answer within 20 s"
-    said = done.stderr.decode(errors="replace").strip().split("\n")[0]
+    message = done.stderr.decode(errors="replace").strip().split("\n")[0]
     if done.returncode:
-        return "", f"exit status {done.returncode}" + (f": {said}" if said else "")
+        return "", f"exit status {done.returncode}" + (f": {message}" if message else "")
     return done.stdout.decode(errors="replace"), ""
 
 
@@ -47,17 +47,17 @@ def compiler(path: str | None = None, variable: str = "CXX") -> tuple[list[str],
 
     The variable may hold several: `ccache g++`, `env g++`, `g++ -m64`. Programs are looked for in path, or in PATH.
     """
-    given = os.environ.get(variable, "").strip()
-    if given:
-        words = [given] if shutil.which(given, path=path) else _words(given)
+    command = os.environ.get(variable, "").strip()
+    if command:
+        words = [command] if shutil.which(command, path=path) else _words(command)
     else:
         words = [next((name for name in COMPILERS if shutil.which(name, path=path)), COMPILERS[0])]
     if program := shutil.which(words[0], path=path):
         if os.sep in words[0]:  # a build has another working directory
             words[0] = os.path.abspath(program)
         return words, ""
-    named = f" ({variable} is {given!r})" if given and given != words[0] else ""
-    get = f"set {variable} to one that is there, or unset it" if given else f"apt install g++, or set {variable}"
+    named = f" ({variable} is {command!r})" if command and command != words[0] else ""
+    get = f"set {variable} to one that is there, or unset it" if command else f"apt install g++, or set {variable}"
     return words, f"the {_kind(variable)} {words[0]} is missing{named}: {get}"
 
 
@@ -65,11 +65,11 @@ def _kind(variable: str) -> str:
     return "C++ compiler" if variable == "CXX" else f"compiler that {variable} names,"
 
 
-def _words(given: str) -> list[str]:
+def _words(command: str) -> list[str]:
     try:
-        return shlex.split(given)
+        return shlex.split(command)
     except ValueError:  # a quotation that does not end
-        return [given]
+        return [command]
 
 
 def why_no_compiler(path: str | None = None, variable: str = "CXX") -> str:

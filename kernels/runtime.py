@@ -31,8 +31,8 @@ CHECKOUT = KERNELS.parent if KERNELS.name == "kernels" else None  # the reposito
 
 
 def _cache() -> Path:
-    if given := os.environ.get("FUSED_KERNELS_CACHE"):
-        return Path(given).absolute()
+    if path := os.environ.get("FUSED_KERNELS_CACHE"):
+        return Path(path).absolute()
     if CHECKOUT:
         return CHECKOUT / "build"
     home = os.path.expanduser("~").replace("~", "/")  # a user without a home
@@ -43,9 +43,9 @@ def other_copy() -> str:
     """The name under which this package has been imported beside this one; "" if it has not."""
     ending = ".dispatch.op"  # the module that defines the ops
     for name, module in list(sys.modules.items()):
-        found = name.removesuffix(ending)
-        if found not in (name, PACKAGE) and getattr(module, "NAMESPACE", None) == "fused_kernels":
-            return found
+        package = name.removesuffix(ending)
+        if package not in (name, PACKAGE) and getattr(module, "NAMESPACE", None) == "fused_kernels":
+            return package
     return ""
 
 
@@ -249,10 +249,10 @@ def backends(on: torch.device | str | None = None) -> dict[str, str]:
 def nvcc() -> Path | None:
     """The CUDA compiler, looked for where torch does: in CUDA_HOME if that is set, else on PATH, in /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
-    if found is None and not home:
-        found = shutil.which("nvcc", path="/usr/local/cuda/bin")
-    return Path(found) if found else None
+    path = shutil.which("nvcc", path=f"{home}/bin" if home else None)
+    if path is None and not home:
+        path = shutil.which("nvcc", path="/usr/local/cuda/bin")
+    return Path(path) if path else None
 
 
 def path_with_python() -> str:
@@ -268,11 +268,11 @@ def _triton_compiles() -> bool:
 
 def report() -> str:
     """What a notebook's first cell prints: the versions, and what runs where."""
-    found = versions()
-    lines = [f"{name:<9} {value}" for name, value in found.items()]
+    facts = versions()
+    lines = [f"{name:<9} {value}" for name, value in facts.items()]
     if device().type == "cuda":
-        lines.append(f"Runs on the GPU, {found['GPU']}: what is timed below is timed on it.")
-    elif found["GPU"] == "none":
+        lines.append(f"Runs on the GPU, {facts['GPU']}: what is timed below is timed on it.")
+    elif facts["GPU"] == "none":
         lines.append("There is no GPU here, so this runs on the CPU. A time measured here says nothing about a GPU.")
     else:
         lines.append("Runs on the CPU, although there is a GPU: this torch cannot use it, or it is hidden.")

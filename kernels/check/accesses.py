@@ -59,8 +59,8 @@ def late_stores(kernel, first: int, *arguments, **constants) -> list[int]:
 
     Raises: as accesses_of.
     """
-    found = _asked(kernel, (1,), arguments, constants, first)
-    return [offset for _, what, _, offsets in found if what == "store" for offset in offsets]
+    log = _asked(kernel, (1,), arguments, constants, first)
+    return [offset for _, what, _, offsets in log if what == "store" for offset in offsets]
 
 
 def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first: int | None = None) -> list:
@@ -68,8 +68,8 @@ def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first
     name, source = source_of(kernel)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "solution.py").write_text(source)
-        given = [_with_tensor(argument, Tensor.cpu) for argument in arguments]
-        torch.save((name, tuple(grid), given, constants, first), Path(folder) / "call")
+        inputs = [_with_tensor(argument, Tensor.cpu) for argument in arguments]
+        torch.save((name, tuple(grid), inputs, constants, first), Path(folder) / "call")
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-c", CHILD, folder]
@@ -92,20 +92,20 @@ def child(folder: str) -> None:
     spec = importlib.util.spec_from_file_location("solution", f"{folder}/solution.py")
     solution = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(solution)
-    kernel, found = getattr(solution, name), []
-    given = [_with_tensor(argument, _between_zones) for argument in arguments]
-    tensors = _tensors(kernel.arg_names, given)
+    kernel, log = getattr(solution, name), []
+    inputs = [_with_tensor(argument, _between_zones) for argument in arguments]
+    tensors = _tensors(kernel.arg_names, inputs)
     with ExitStack() as stack:
-        for (owner, attribute), replacement in _recorded(interpreter, tensors, found, first).items():
+        for (owner, attribute), replacement in _recorded(interpreter, tensors, log, first).items():
             stack.enter_context(mock.patch.object(owner, attribute, replacement))
-        kernel[grid](*given, **constants)
-    (Path(folder) / "accesses").write_text(json.dumps(found))
+        kernel[grid](*inputs, **constants)
+    (Path(folder) / "accesses").write_text(json.dumps(log))
 
 
 def _tensors(names: Sequence[str], arguments: Sequence) -> dict[str, Tensor]:
     """Those of the arguments that are tensors or descriptors of one."""
-    found = {name: getattr(value, "base", value) for name, value in zip(names, arguments, strict=False)}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    values = {name: getattr(value, "base", value) for name, value in zip(names, arguments, strict=False)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _with_tensor(argument: object, change: Callable[[Tensor], Tensor]) -> object:
@@ -119,7 +119,7 @@ def _between_zones(tensor: Tensor) -> Tensor:
     return torch.cat([tensor.new_zeros(ZONE), tensor.flatten(), tensor.new_zeros(ZONE)])[ZONE:-ZONE].view(tensor.shape)
 
 
-def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int | None) -> dict:
+def _recorded(interpreter, tensors: dict[str, Tensor], log: list, first: int | None) -> dict:
     """The interpreter's accesses, written down before they are made; those beyond the zones are not made. first: the
     number of the first program, if it is a late one, whose accesses are written down wherever they are and not made."""
     builder, program_of = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.set_grid_idx
@@ -133,7 +133,7 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int |
         if first is not None:  # so far away that no tensor is the nearest
             name, tensor = list(tensors.items())[-1]
             offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
-            found.append((first, what, name, offsets[allowed].ravel().tolist()))
+            log.append((first, what, name, offsets[allowed].ravel().tolist()))
             return np.zeros_like(allowed)
         # A descriptor's is its own tensor; else the nearest one: a lane that is left out may point anywhere.
         place, _ = pointers.attr.get(BASE, (int(addresses[allowed][0] if allowed.any() else addresses.flat[0]), None))
@@ -149,7 +149,7 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int |
         x, y, z = (*self.grid_idx, 0, 0)[:3]
         across, down, *_ = (*self.grid_dim, 1, 1)
         program = int(x + across * (y + down * z))
-        found.append((program, what, name, offsets[allowed & near].ravel().tolist()))
+        log.append((program, what, name, offsets[allowed & near].ravel().tolist()))
         return allowed & near
 
     def late_program(self, x: int, y: int, z: int):
@@ -176,9 +176,9 @@ def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figur
     plain = getattr(kernel, "fn", kernel)
     names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
     shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(names, arguments).items()}
-    found = accesses_of(kernel, grid, *arguments, **constants)
+    log = accesses_of(kernel, grid, *arguments, **constants)
     panels: dict[tuple[str, str], dict[int, set[int]]] = {}
-    for program, what, tensor, offsets in found:
+    for program, what, tensor, offsets in log:
         cells = panels.setdefault((tensor, "read" if what == "load" else "written"), {})
         for offset in offsets:
             cells.setdefault(offset, set()).add(program)
@@ -193,7 +193,7 @@ def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figur
     sides = [ax.get_xlim() for ax in axes[:, 0]]
     for ax in axes[:, 0]:
         ax.set_xlim(min(left for left, _ in sides), max(right for _, right in sides))
-    used = [{program} for program in sorted({access.program for access in found})[:8]]
+    used = [{program} for program in sorted({access.program for access in log})[:8]]
     if any(len(programs) > 1 for cells in panels.values() for programs in cells.values()):
         used.append({0, 1})
     figure.legend(

@@ -107,9 +107,9 @@ class Call:
 
     def leaves(self) -> list[Tensor]:
         """The tensors among `tensors`, those in lists too; a None is left out."""
-        found = []
-        _map(found.append, self.tensors)
-        return found
+        tensors = []
+        _map(tensors.append, self.tensors)
+        return tensors
 
     def with_leaves(self, leaves: Iterable[Tensor]) -> Call:
         """The call with these in place of its leaves."""

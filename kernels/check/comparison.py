@@ -81,15 +81,15 @@ class Pointwise:
         terms = exact_gradients(reference, call.map(lambda t: t.expand(_shape(t, grads[0]))), needed, grads)
         incoming = sum(grad.double().square() for grad in grads)
         rounding = 2 * torch.finfo(dtype).eps if rounds or self.of_output(call) else 0.0
-        found = []
+        pairs = []
         for tensor, term in zip(call.leaves(), terms, strict=True):
             if term is None:
-                found.append(None)
+                pairs.append(None)
                 continue
             exact = term.sum_to_size(tensor.shape)
             error = atol + rtol * exact.abs() + 4 * _sum_epsilon(dtype) * term.abs().sum_to_size(tensor.shape)
-            found.append((exact, error + rounding * incoming.sum_to_size(tensor.shape).sqrt()))
-        return found
+            pairs.append((exact, error + rounding * incoming.sum_to_size(tensor.shape).sqrt()))
+        return pairs
 
 
 @dataclass(frozen=True)

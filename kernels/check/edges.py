@@ -79,15 +79,15 @@ def _has_backward(declaration: Op, backend: str) -> bool:
 
 def _cases(spec: Spec, device: torch.device, blocks: Callable[[Call, int], Iterable[int]]) -> list[Case]:
     """blocks: (a call, the size of its one large dimension) → what may be sizes of blocks."""
-    found = {}
+    cases = {}
     for dimension in spec.dimensions:
         if device.type == "cuda" and not dimension.on_gpu:
             continue
         large, most = dimension.large, dimension.most or dimension.large
         call = next(iter(spec.calls(dimension.case(large), device)))
         tried = {block for block in blocks(call, large) if dimension.least <= block <= most and block != large}
-        found |= {dimension.case(size): None for size in sorted({b + step for b in tried for step in (-1, 0, 1)})}
-    return list(found)
+        cases |= {dimension.case(size): None for size in sorted({b + step for b in tried for step in (-1, 0, 1)})}
+    return list(cases)
 
 
 class _Constants(plan.Recorder):
@@ -108,8 +108,8 @@ def _constants(declaration: Op, spec: Spec, backend: str, backward: bool, call: 
     with torch.no_grad():
         form, arguments = "", declaration.with_tensors(overload_arguments(declaration, spec, call))
     if backward:
-        made = declaration.made_of_shapes("", arguments)
-        outputs = made if isinstance(made, tuple) else (made,)
+        results = declaration.made_of_shapes("", arguments)
+        outputs = results if isinstance(results, tuple) else (results,)
         named = declaration.forms[""].by_name(arguments)
         of_lists = (named[name] if isinstance(named[name], list) else [None] for name in declaration.gradients)
         needs = [True for tensors in of_lists for _ in tensors]
@@ -126,23 +126,23 @@ def _of_grids(library: ctypes.CDLL, spec: Spec, function: Callable, gradients: I
     gradients, of the backward that gives them."""
     needed = [name.partition("[")[0] in gradients for name in spec.leaf_names(call)]
     leaves = [leaf.clone().requires_grad_(need) for leaf, need in zip(call.leaves(), needed, strict=True)]
-    found = []
+    candidates = []
 
     @TELL
     def note(sizes) -> None:
-        found.extend(sizes[3:6])
-        found.extend(-(-size // blocks) for blocks in sizes[0:3] if blocks > 1)
+        candidates.extend(sizes[3:6])
+        candidates.extend(-(-size // blocks) for blocks in sizes[0:3] if blocks > 1)
 
     library.fused_tell_launches(note)
     try:
         outputs = function(*call.with_leaves(leaves).arguments())
         if any(needed):
-            found.clear()
+            candidates.clear()
             outputs = [output for output in as_tuple(outputs) if output.requires_grad]
             torch.autograd.grad(outputs, [leaf for leaf in leaves if leaf.requires_grad], outputs)
     finally:
         library.fused_tell_launches(None)
-    return found
+    return candidates
 
 
 def overload_arguments(declaration: Op, spec: Spec, call: Call) -> tuple:

@@ -37,14 +37,14 @@ LAYOUTS = {
 def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") -> str:
     """One sentence or two; "" where there is nothing to say. own: the call's, in place of a guess at the address."""
     if isinstance(error, OutOfBounds | WrittenBeside):
-        said = getattr(error, "hint", OutOfBounds.hint)
+        advice = getattr(error, "hint", OutOfBounds.hint)
         if "mask" in own:
-            return own if said == OutOfBounds.hint else said
-        return f"{own} And the {said}" if own else said
+            return own if advice == OutOfBounds.hint else advice
+        return f"{own} And the {advice}" if own else advice
     if isinstance(error, NotRepeatable):
         return "race or atomics: programs run in any order, so none may add to or read what another one writes."
     if not isinstance(error, Mismatch):
-        return next((said for words, said in SAYS.items() if words in str(error)), own)
+        return next((text for words, text in SAYS.items() if words in str(error)), own)
     if isinstance(error, Unwritten):
         if own and error.where.all():
             return f"{own} In this case nothing was stored at all."

@@ -58,7 +58,7 @@ class Watch:
 
     def enter(self, names: list[str], values: list) -> None:
         """A kernel is about to run with these arguments."""
-        self.arguments = [found for name, value in zip(names, values, strict=False) for found in _extents(name, value)]
+        self.arguments = [span for name, value in zip(names, values, strict=False) for span in _extents(name, value)]
         self._ranges, self.loads = None, 0
 
     def check(self, builder, what: str, pointers, mask: np.ndarray | None) -> None:
@@ -129,7 +129,7 @@ def _extents(name: str, value) -> list[tuple[int, int, int, str]]:
     """(start, end, itemsize, name) of the tensors in a kernel's argument: from a tensor's first to its last element."""
     value = getattr(value, "base", value)  # of a tensor descriptor, or of a tensor that was given another dtype
     if isinstance(value, tuple):
-        return [found for i, part in enumerate(value) for found in _extents(f"{name}[{i}]", part)]
+        return [span for i, part in enumerate(value) for span in _extents(f"{name}[{i}]", part)]
     if not isinstance(value, Tensor) or not value.numel():
         return []
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -216,10 +216,10 @@ def accesses(
         return update(self, operation, pointers, value, looked_at(self, "atomic", pointers, mask), *rest, **named)
 
     def pointers_of(kind: type) -> Callable:
-        made = kind.materialize_pointers
+        materialize = kind.materialize_pointers
 
-        def new_pointers(self, *given):
-            pointers, mask = made(self, *given)
+        def new_pointers(self, *arguments):
+            pointers, mask = materialize(self, *arguments)
             pointers.set_attr(BASE, (int(self.base.data.item()), kind.__name__))
             return pointers, mask
 
@@ -258,8 +258,8 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
     launch, patch = executor.__call__, interpreter._patch_lang
     patched = []  # triton.language modules whose functions are the interpreter's, while a kernel runs
 
-    def watched_arguments(self, given, named):
-        on_host, named_on_host = arguments(self, given, named)
+    def watched_arguments(self, positional, named):
+        on_host, named_on_host = arguments(self, positional, named)
         watch.enter([*self.arg_names[: len(on_host)], *named_on_host], [*on_host, *named_on_host.values()])
         return on_host, named_on_host
 
@@ -272,10 +272,10 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
             index = [size - 1 - i for i, size in zip(index, self.grid_dim, strict=True)]
         return program(self, *index)
 
-    def watched_launch(self, *given, **named):
+    def watched_launch(self, *positional, **named):
         with INTERPRETING:
             try:
-                return launch(self, *given, **named)
+                return launch(self, *positional, **named)
             finally:
                 patched.clear()
 

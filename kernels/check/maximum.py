@@ -42,10 +42,10 @@ def maximum_as_compiled() -> Iterator[None]:
         at_least, at_most = (larger, smaller) if told else (number(larger), number(smaller))
         return self.ternary_op(arg, lo, hi, lambda a, low, high: at_most(at_least(a, low), high))
 
-    made = {"create_maxnumf": number(larger), "create_maximumf": larger,
-            "create_minnumf": number(smaller), "create_minimumf": smaller}
+    replacements = {"create_maxnumf": number(larger), "create_maximumf": larger,
+                    "create_minnumf": number(smaller), "create_minimumf": smaller}
     with ExitStack() as stack:
-        for name, function in made.items():
+        for name, function in replacements.items():
             operation = lambda self, a, b, function=function: self.binary_op(a, b, function)  # noqa: E731
             stack.enter_context(mock.patch.object(builder, name, operation))
         stack.enter_context(mock.patch.object(builder, "create_clampf", clamp))

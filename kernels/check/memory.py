@@ -41,16 +41,16 @@ class Region:
 
     def written_beside(self) -> str:
         """What was written to the zones, in words; "" if nothing was."""
-        found = []
+        parts = []
         for side, first in (("before its first", 0), ("after its last", ZONE + self.nbytes)):
             changed = (self.buffer[first : first + ZONE] != self._pattern(first)).nonzero().flatten()
             if len(changed) and first:
                 offsets = changed // self.itemsize
-                found.append(f"{_elements(offsets)} {side}, the first {offsets[0] + 1} beyond it")
+                parts.append(f"{_elements(offsets)} {side}, the first {offsets[0] + 1} beyond it")
             elif len(changed):
                 offsets = (ZONE - 1 - changed) // self.itemsize
-                found.append(f"{_elements(offsets)} {side}, the nearest {offsets[-1] + 1} ahead of it")
-        return "; ".join(found)
+                parts.append(f"{_elements(offsets)} {side}, the nearest {offsets[-1] + 1} ahead of it")
+        return "; ".join(parts)
 
     def _pattern(self, first: int) -> Tensor:
         """The bytes that a zone from this byte of the buffer on was filled with."""

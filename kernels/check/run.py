@@ -75,9 +75,9 @@ def check(
             try:
                 _check_call(spec, function, call)
             except Exception as error:
-                said = f"{op}, case {call.name}: {_describe(error)}"
-                guess = "" if "\nHint: " in said else hint(error, case, passed, call.hint)
-                raise AssertionError(f"{said}\nHint: {guess}" if guess else said) from error
+                message = f"{op}, case {call.name}: {_describe(error)}"
+                guess = "" if "\nHint: " in message else hint(error, case, passed, call.hint)
+                raise AssertionError(f"{message}\nHint: {guess}" if guess else message) from error
             count += 1
         passed.append(case)
     if not count:
@@ -117,7 +117,7 @@ def _check_call(spec: Spec, function: Callable, call: Call) -> None:
     arguments = dict(zip(spec.arguments, call.arguments(), strict=False))
     before = {name: arguments[name] for name in spec.mutated}
 
-    def judge(results: dict[str, Tensor], given: Call, guard: Guard) -> list[Tensor]:
+    def judge(results: dict[str, Tensor], guarded_call: Call, guard: Guard) -> list[Tensor]:
         for name, result in results.items():
             if name not in spec.mutated:
                 guard.named(result, name)
@@ -131,11 +131,11 @@ def _check_call(spec: Spec, function: Callable, call: Call) -> None:
                 if name in before and _same_bits(result, before[name]):
                     raise Unwritten(f"{wrong}. Nothing was stored there", torch.ones_like(wrong.where)) from wrong
                 raise
-        found = [result.clone() for result in results.values()]
-        _check_arguments(spec, call, given, guard)
-        return found
+        copies = [result.clone() for result in results.values()]
+        _check_arguments(spec, call, guarded_call, guard)
+        return copies
 
-    _twice(spec, call, lambda given: spec.results(function, given), judge)
+    _twice(spec, call, lambda guarded_call: spec.results(function, guarded_call), judge)
 
 
 def check_gradients(
@@ -165,9 +165,9 @@ def check_gradients(
     where = f"{op}, case {call.name}" if call.name else op
     allowed = spec.scale.gradients(spec.reference, call, needed, as_tuple(grad), rounds)
 
-    def judge(found: list[Tensor | None], given: Call, guard: Guard) -> list[Tensor]:
+    def judge(grads: list[Tensor | None], guarded_call: Call, guard: Guard) -> list[Tensor]:
         guard.verify()
-        for name, leaf, got, want in zip(spec.leaf_names(call), call.leaves(), found, allowed, strict=True):
+        for name, leaf, got, want in zip(spec.leaf_names(call), call.leaves(), grads, allowed, strict=True):
             if want is None:
                 continue
             exact, error = want
@@ -175,11 +175,11 @@ def check_gradients(
                 _compare("", got, exact.to(leaf.dtype), None, error, guard)
             except AssertionError as wrong:
                 raise AssertionError(f"{where}, the gradient of {name}: {wrong}") from wrong
-        _check_arguments(spec, call, given, guard)
-        return [gradient for gradient in found if gradient is not None]
+        _check_arguments(spec, call, guarded_call, guard)
+        return [gradient for gradient in grads if gradient is not None]
 
     try:
-        _twice(spec, call, lambda given: gradients(function, given, needed, grad), judge)
+        _twice(spec, call, lambda guarded_call: gradients(function, guarded_call, needed, grad), judge)
     except AssertionError as error:
         if str(error).startswith(where):
             raise
@@ -195,26 +195,26 @@ def _twice(spec: Spec, call: Call, run: Callable[[Call], Any], judge: Callable[[
     before, earlier = None, []
     for again in (False, True):
         guard = Guard()
-        given = call.map(lambda tensor, guard=guard: guard.like(tensor, written=True))
-        for name, leaf in zip(spec.leaf_names(given), given.leaves(), strict=True):
+        guarded_call = call.map(lambda tensor, guard=guard: guard.like(tensor, written=True))
+        for name, leaf in zip(spec.leaf_names(guarded_call), guarded_call.leaves(), strict=True):
             guard.named(leaf, name)
         with _RUNNING, guarded(guard), watched(guard, backwards=again) as watch, _numpy_quiet():
             try:
-                results = run(given)
+                results = run(guarded_call)
             except Exception:
                 if watch.error is not None:
                     raise watch.error from None
                 raise
-        found = judge(results, given, guard)
-        made = results.values() if isinstance(results, dict) else [result for result in results if result is not None]
-        made = [result for result in made if result.numel() < MOST_KEPT]
-        if any(overlap(a, b) for a in earlier for b in made):
+        copies = judge(results, guarded_call, guard)
+        values = results.values() if isinstance(results, dict) else [result for result in results if result is not None]
+        values = [result for result in values if result.numel() < MOST_KEPT]
+        if any(overlap(a, b) for a in earlier for b in values):
             raise AssertionError("its result lies in the memory of an earlier call's, which the caller still has")
         if not spec.repeatable or watch.programs == 1:
             return
-        if before is not None and not all(map(_same_bits, before, found)):
+        if before is not None and not all(map(_same_bits, before, copies)):
             raise NotRepeatable("two runs gave different bits")
-        before, earlier = found, made
+        before, earlier = copies, values
 
 
 def _compare(
@@ -240,9 +240,9 @@ def _compare(
         raise Mismatch(text, wrong.where, wrong.digits) from wrong
 
 
-def _check_arguments(spec: Spec, call: Call, given: Call, guard: Guard) -> None:
+def _check_arguments(spec: Spec, call: Call, guarded_call: Call, guard: Guard) -> None:
     """Raise AssertionError if the arguments' memory changed, but for the elements of those that are mutated."""
-    pairs = zip(spec.leaf_names(call), call.leaves(), given.leaves(), strict=True)
+    pairs = zip(spec.leaf_names(call), call.leaves(), guarded_call.leaves(), strict=True)
     for name, before, after in pairs:
         mutated = name.partition("[")[0] in spec.mutated
         if mutated:

@@ -114,12 +114,12 @@ class Spec:
 
 def _specs() -> dict[str, str]:
     """op → the folder whose spec.py has its spec: SPEC, or in SPECS, by name, those of a folder with several ops."""
-    found = {}
+    folders = {}
     for path in sorted(_OPS.glob("*/spec.py")):
         folder, several = path.parent.name, re.search(r"^SPECS\b", path.read_text(), re.MULTILINE)
         ops = importlib.import_module(f"{PACKAGE}.ops.{folder}.spec").SPECS if several else [folder]
-        found |= dict.fromkeys(ops, folder)
-    return found
+        folders |= dict.fromkeys(ops, folder)
+    return folders
 
 
 def names() -> list[str]:
@@ -132,11 +132,11 @@ def spec_of(op: str) -> Spec:
 
     ValueError: an unknown op.
     """
-    found = _specs()
-    name = op if op in found else op.removesuffix("_")
-    if name not in found:
-        raise ValueError(f"unknown op {op!r}: expected one of {', '.join(sorted(found))}")
-    module = importlib.import_module(f"{PACKAGE}.ops.{found[name]}.spec")
+    folders = _specs()
+    name = op if op in folders else op.removesuffix("_")
+    if name not in folders:
+        raise ValueError(f"unknown op {op!r}: expected one of {', '.join(sorted(folders))}")
+    module = importlib.import_module(f"{PACKAGE}.ops.{folders[name]}.spec")
     spec = module.SPECS[name] if hasattr(module, "SPECS") else module.SPEC
     return spec.in_place() if op.endswith("_") and not spec.mutated else spec
 

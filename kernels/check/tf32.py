@@ -2,7 +2,7 @@
 
     with RoundedProducts():
         like = reference(…)          # in float64: sums are exact, so that only what the operands were rounded by is off
-    assert_rounds(found, exact, like)
+    assert_rounds(actual, exact, like)
 
 Tensor cores cut operands that nobody rounds. Each then is off by up to twice as much, and always towards zero.
 """
@@ -65,14 +65,14 @@ class RoundedProducts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def assert_rounds(found: Tensor, exact: Tensor, like: Tensor, same_operands: bool = True) -> None:
-    """Raise unless found's errors are as large as those of `like`, and as often away from zero as towards it.
+def assert_rounds(actual: Tensor, exact: Tensor, like: Tensor, same_operands: bool = True) -> None:
+    """Raise unless actual's errors are as large as those of `like`, and as often away from zero as towards it.
 
     same_operands: as in `like`, so that these are the very errors, but for sums that come to lie on the other side of
     where a layer's output is rounded up. The largest of others' errors varies more: up to 1.5 times in some draws.
     """
-    found, exact, like = (each.detach().double() for each in (found, exact, like))
-    error, usual = found - exact, like - exact
+    actual, exact, like = (tensor.detach().double() for tensor in (actual, exact, like))
+    error, usual = actual - exact, like - exact
     largest, most = float(error.abs().max()), float(usual.abs().max())
     times = 1.5 if same_operands else 2
     assert largest <= times * most, f"off by up to {largest:.3g}, where rounded operands are by {most:.3g}"
@@ -81,5 +81,5 @@ def assert_rounds(found: Tensor, exact: Tensor, like: Tensor, same_operands: boo
     # A few more of some hundred weights may be rounded up than down, but these are the same ones.
     outwards = float(((error - usual) * exact.sign()).mean())
     assert abs(outwards) <= 0.2 * common, f"errors of {mean:.3g} are {outwards:.3g} further from zero than rounding's"
-    apart = float((found - like).abs().mean())
+    apart = float((actual - like).abs().mean())
     assert not same_operands or apart <= 0.25 * common, f"{apart:.3g} from rounded operands, which are {common:.3g} off"

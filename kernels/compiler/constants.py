@@ -98,10 +98,10 @@ def written(call: fx.Node) -> list[fx.Node]:
         return [call.args[0]]
     if not isinstance(call.target, torch._ops.OpOverload):
         return []
-    given = arguments(call)
-    names = [each.name for each in call.target._schema.arguments if each.alias_info and each.alias_info.is_write]
-    each = [given[name] if isinstance(given[name], list | tuple) else [given[name]] for name in names]
-    return [node for nodes in each for node in nodes if isinstance(node, fx.Node)]
+    kwargs = arguments(call)
+    names = [arg.name for arg in call.target._schema.arguments if arg.alias_info and arg.alias_info.is_write]
+    lists = [kwargs[name] if isinstance(kwargs[name], list | tuple) else [kwargs[name]] for name in names]
+    return [node for nodes in lists for node in nodes if isinstance(node, fx.Node)]
 
 
 class Checked:
@@ -120,12 +120,12 @@ class Checked:
         self._compiled_original = None
 
     def __call__(self, *args):
-        given = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
+        inputs = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
         for position, (seen, _) in self._seen.items():
-            tensor = given[position]
+            tensor = inputs[position]
             if tensor.device.type == "cpu" or state(tensor) != seen:
                 if not torch.equal(tensor, self._values[position]):
-                    return self._as_it_was(*given)
+                    return self._as_it_was(*inputs)
                 # Its memory is kept, so that no other tensor has its address.
                 self._seen[position] = state(tensor), tensor.detach()
         return self._compiled(*args)

@@ -42,7 +42,7 @@ class Explanation:
     def __str__(self) -> str:
         cut = ", between which nothing is matched" if self.graphs > 1 else ""
         lines = [f"torch.compile makes {self.graphs or 'no'} graph{'' if self.graphs == 1 else 's'} of it{cut}"]
-        lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {each}" for each in self.replaced)]
+        lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {item}" for item in self.replaced)]
         lines += ["not replaced:", *(f"  {sentence}" for sentence in self.declined)] if self.declined else []
         return "\n".join(lines)
 
@@ -53,15 +53,15 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
         done = rewrite(gm, buffers_of(gm, example_inputs))
-        told = [replaced(site) for site in done.sites], [sentence(each) for each in done.declined]
+        told = [replaced(site) for site in done.sites], [sentence(item) for item in done.declined]
         # Dynamo may start over with a graph: the last one of a compilation is what runs.
         compiled[gm.meta.get("dynamo_compile_id", len(compiled))] = told
         return done.original.forward
 
     run(backend)
     explanation = Explanation(graphs=len(compiled))
-    for found, declined in compiled.values():
-        explanation.replaced += found
+    for replacements, declined in compiled.values():
+        explanation.replaced += replacements
         explanation.declined += declined
     return explanation
 
@@ -77,7 +77,7 @@ def sentence(declined: Declined) -> str:
 def place_of(node: fx.Node) -> str:
     """The module and the line of the program that a node comes from, where they are known: ", top.2, model.py:12"."""
     path = [path for path, _ in node.meta.get("nn_module_stack", {}).values()][-1:]
-    module = [name for name in (each.partition("].")[2] for each in path) if name]
+    module = [name for name in (entry.partition("].")[2] for entry in path) if name]
     lines = re.findall(r'File "(?:.*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     # The last line is that of explain's own call where the model is one of torch's modules.
     line = [f"{file}:{number}" for file, number, function in lines[-1:] if (file, function) != ("lower.py", "call")]

@@ -36,7 +36,7 @@ def replace_in(program: ExportedProgram) -> Explanation:
     assert_again(program.graph, dropped)
     program.graph_module.recompile()
     program.validate()
-    return Explanation([replaced(site) for site in done.sites], [sentence(each) for each in done.declined], graphs=1)
+    return Explanation([replaced(site) for site in done.sites], [sentence(item) for item in done.declined], graphs=1)
 
 
 def drop_assertions(graph: fx.Graph) -> list[tuple[fx.Node, dict]]:

@@ -78,7 +78,7 @@ def has_gradients(graph: fx.Graph, is_on: bool) -> set[fx.Node]:
     while left:
         node = left.pop()
         results = example(node) if isinstance(example(node), tuple | list) else [example(node)]
-        if node not in reached and any(isinstance(each, Tensor) and each.requires_grad for each in results):
+        if node not in reached and any(isinstance(result, Tensor) and result.requires_grad for result in results):
             reached.add(node)
             left += gives_gradients_to(node) if node in recorded else []
     return reached
@@ -134,14 +134,14 @@ class Group:
             tables, ids, *offsets = (list(inputs[start : start + count]) for start in range(0, len(inputs), count))
             if self._ids == "rows":
                 offsets = [[call(row_starts, ids[0])] * count]
-                ids = [call(torch.flatten, each) for each in ids]
+                ids = [call(torch.flatten, tensor) for tensor in ids]
             out = call(embedding_bags_apart, tables, ids, *(offsets or [None]), self._mode, self._has_last)
             return [call(column_of, out, k) for k in range(count)]
 
         rows = [value(table).shape[0] for table in lists[0]]
         pooled = "one id each" if self._ids == "one" else f"bags, {self._mode}"
         note = f"{count} tables of width {value(lists[0][0]).shape[1]}, {sum(rows)} rows, {pooled}"
-        return Found(OP, self.results, self.nodes, [node for each in lists for node in each], build, note)
+        return Found(OP, self.results, self.nodes, [node for nodes in lists for node in nodes], build, note)
 
 
 def row_starts(ids: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ def join_columns(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if not is_call(node, *STACKS, *CATS) or not node.kwargs.keys() <= {"tensors", "dim"}:
             continue
-        given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
-        before, dim = given["tensors"], given.get("dim", 0)
+        kwargs = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+        before, dim = kwargs["tensors"], kwargs.get("dim", 0)
         if dim not in ((1, -2) if is_call(node, *STACKS) else (1, -1)) or not isinstance(before, list | tuple):
             continue
         tensors = list(before)
@@ -225,22 +225,24 @@ def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.
 
 def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     """(kind, [table, ids, offsets], calls) of an embedding_bag; Miss, with the condition that fails."""
-    given, read = arguments(node), [user for user in node.users if user.users]
-    trains = is_trained(given["weight"], read)
+    kwargs, read = arguments(node), [user for user in node.users if user.users]
+    trains = is_trained(kwargs["weight"], read)
     miss_if({
-        f"mode {MODES[given['mode']]}": given["mode"] == 2,
-        "scale_grad_by_freq": given["scale_grad_by_freq"] and trains,
-        "sparse gradients, where the op's are dense": given["sparse"] and trains,
-        "per_sample_weights": given["per_sample_weights"] is not None,
-        "padding_idx": given.get("padding_idx") is not None,
+        f"mode {MODES[kwargs['mode']]}": kwargs["mode"] == 2,
+        "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
+        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        "per_sample_weights": kwargs["per_sample_weights"] is not None,
+        "padding_idx": kwargs.get("padding_idx") is not None,
     })
     miss_if({
         "its result is not read": not read,
         "more is read of it than the bags": len(read) > 1 or any(user.args[1] for user in read),
     })
-    table, ids, offsets, last = given["weight"], given["indices"], given["offsets"], bool(given["include_last_offset"])
+    table, ids, offsets, last = (
+        kwargs["weight"], kwargs["indices"], kwargs["offsets"], bool(kwargs["include_last_offset"])
+    )
     miss_if({f"offsets of {value(offsets).dim()} dimensions": value(offsets).dim() != 1})
-    mode, calls = MODES[given["mode"]], [node, *(user for user in node.users if user is not read[0]), read[0]]
+    mode, calls = MODES[kwargs["mode"]], [node, *(user for user in node.users if user is not read[0]), read[0]]
     if (rows := rows_behind(ids, offsets)) is not None:
         kind = "rows", mode, last, *alike(table, rows), *map(expr, value(rows).shape)
         return kind, [table, rows], [ids, offsets, *calls]
@@ -258,10 +260,10 @@ def rows_behind(ids: fx.Node, offsets: fx.Node) -> fx.Node | None:
     """The ids [B, L] that F.embedding_bag, in a call of its own, has laid flat, with offsets for them; else None."""
     if not (is_call(ids, aten.view.default, aten.reshape.default) and is_call(offsets, aten.arange.start_step)):
         return None
-    rows, given = ids.args[0], arguments(offsets)
-    shape, step = value(rows).shape, as_size(given["step"])
-    is_flat = len(shape) == 2 and given["start"] == 0 and same_size(step, shape[1]) and len(ids.users) == 1
-    is_whole = same_size(as_size(given["end"]), value(ids).shape[0]) and len(offsets.users) == 1
+    rows, kwargs = ids.args[0], arguments(offsets)
+    shape, step = value(rows).shape, as_size(kwargs["step"])
+    is_flat = len(shape) == 2 and kwargs["start"] == 0 and same_size(step, shape[1]) and len(ids.users) == 1
+    is_whole = same_size(as_size(kwargs["end"]), value(ids).shape[0]) and len(offsets.users) == 1
     return rows if is_flat and is_whole else None
 
 
@@ -271,17 +273,17 @@ def as_size(number: int | fx.Node) -> int | torch.SymInt:
 
 def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     """(kind, [table, ids], calls) of an embedding; Miss, with the condition that fails."""
-    given = arguments(node)
-    trains = is_trained(given["weight"], [node])
-    dims = value(given["indices"]).dim()
+    kwargs = arguments(node)
+    trains = is_trained(kwargs["weight"], [node])
+    dims = value(kwargs["indices"]).dim()
     miss_if({
-        "sparse gradients, where the op's are dense": given["sparse"] and trains,
-        "padding_idx, whose row is returned and only has no gradient": given["padding_idx"] >= 0 and trains,
-        "scale_grad_by_freq": given["scale_grad_by_freq"] and trains,
+        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        "padding_idx, whose row is returned and only has no gradient": kwargs["padding_idx"] >= 0 and trains,
+        "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
         f"ids of {dims} dimensions": dims != 1,
         "its result is not read": not node.users,
     })
-    table, ids = given["weight"], given["indices"]
+    table, ids = kwargs["weight"], kwargs["indices"]
     return ("one", "sum", False, *alike(table, ids), expr(value(ids).shape[0])), [table, ids], [node]
 
 

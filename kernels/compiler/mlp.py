@@ -70,9 +70,9 @@ def find(view: View) -> Iterator[Found | Declined]:
 
 def chains(view: View) -> Iterator[Chain | Declined]:
     """Layers, as many as follow each other, the last ones of the graph first; and where one is cut, why."""
-    taken: set[fx.Node] = set()
+    used_nodes: set[fx.Node] = set()
     for node in reversed(view.graph.nodes):
-        if node in taken:
+        if node in used_nodes:
             continue
         try:
             layers = [layer_of(node)]
@@ -87,7 +87,7 @@ def chains(view: View) -> Iterator[Chain | Declined]:
                 layers.insert(0, before)
         except Miss as miss:
             yield Declined(OP, miss.node, miss.reason)
-        taken.update(part for layer in layers for part in layer.nodes)
+        used_nodes.update(part for layer in layers for part in layer.nodes)
         yield Chain(node, layers)
 
 
@@ -109,8 +109,8 @@ def layer_of(node: fx.Node) -> Layer | None:
 def activation_of(node: fx.Node) -> str | None:
     """clamp(min=0), maximum(x, 0) and where(x > 0, x, 0) are none: their derivative at 0 or their NaN is another."""
     if is_call(node, aten.threshold.default):
-        given = arguments(node)
-        return "relu" if given["threshold"] == 0 and given["value"] == 0 else None
+        kwargs = arguments(node)
+        return "relu" if kwargs["threshold"] == 0 and kwargs["value"] == 0 else None
     if is_call(node, aten.gelu.default):
         return "gelu" if arguments(node)["approximate"] == "none" else None
     return ACTIVATIONS.get(node.target) if node.op == "call_function" else None
@@ -119,13 +119,13 @@ def activation_of(node: fx.Node) -> str | None:
 def linear(node: fx.Node) -> Layer | None:
     """node = x weightᵀ + bias as a layer without an activation, None if it is no such thing."""
     if is_call(node, aten.linear.default):
-        given = arguments(node)
-        return Layer(given["input"], given["weight"], given["bias"], [node])
+        kwargs = arguments(node)
+        return Layer(kwargs["input"], kwargs["weight"], kwargs["bias"], [node])
     if is_call(node, aten.addmm.default):
-        given = arguments(node)
-        if given["alpha"] != 1 or given["beta"] != 1:
-            raise Miss(f"addmm has alpha={given['alpha']} and beta={given['beta']}", node)
-        return product(node, given["mat1"], given["mat2"], given["self"], [node])
+        kwargs = arguments(node)
+        if kwargs["alpha"] != 1 or kwargs["beta"] != 1:
+            raise Miss(f"addmm has alpha={kwargs['alpha']} and beta={kwargs['beta']}", node)
+        return product(node, kwargs["mat1"], kwargs["mat2"], kwargs["self"], [node])
     if is_call(node, aten.add.Tensor):
         a, b = node.args
         for term, bias in ((a, b), (b, a)):
@@ -191,7 +191,7 @@ def found(out: fx.Node, layers: list[Layer]) -> Found:
     if len(layers) == 1:
         raise Miss("one layer by itself: there is nothing between layers to keep on the chip", out)
     hidden, final = layers[0].activation, layers[-1].activation
-    given = [bias for bias in biases if bias is not None]
+    present_biases = [bias for bias in biases if bias is not None]
 
     def build(call, x, *parameters):
         rest = iter(parameters[len(weights) :])
@@ -202,7 +202,7 @@ def found(out: fx.Node, layers: list[Layer]) -> Found:
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
     nodes = [node for layer in layers for node in layer.nodes]
-    return Found(OP, out, nodes, [x, *weights, *given], build, f"{widths}, {hidden}, {final}")
+    return Found(OP, out, nodes, [x, *weights, *present_biases], build, f"{widths}, {hidden}, {final}")
 
 
 def precision(result: torch.Tensor) -> str:
@@ -212,12 +212,12 @@ def precision(result: torch.Tensor) -> str:
 
 
 def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:
-    given = [bias for bias in biases if bias is not None]
-    check_dtypes(x, *weights, *given)
+    present_biases = [bias for bias in biases if bias is not None]
+    check_dtypes(x, *weights, *present_biases)
     for node in weights:
         if value(node).dim() != 2:
             raise Miss(f"a weight of {value(node).dim()} dimensions", node)
-    for node in (*weights, *given):
+    for node in (*weights, *present_biases):
         if not all(isinstance(size, int) and size for size in value(node).shape):
             raise Miss("a weight's or a bias's size is no number, or zero", node)
     for weight, bias in zip(weights, biases, strict=True):

@@ -28,13 +28,13 @@ PRODUCTS = (
 
 
 def found_at(
-    view: View, op: str, targets: Container[Callable], found: Callable[[fx.Node], Found | None]
+    view: View, op: str, targets: Container[Callable], matcher: Callable[[fx.Node], Found | None]
 ) -> Iterator[Found | Declined]:
-    """What `found` says of each call of the targets: a Found, None, or by a Miss why it nearly is one."""
+    """What `matcher` says of each call of the targets: a Found, None, or by a Miss why it nearly is one."""
     for node in view.graph.nodes:
         if node.op == "call_function" and node.target in targets:
             try:
-                match = found(node)
+                match = matcher(node)
             except Miss as miss:
                 yield Declined(op, miss.node, miss.reason)
             else:

@@ -107,17 +107,17 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
         add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
     )  # fmt: skip
-    found, declined, taken = [], [], {}
+    matches, declined, owners = [], [], {}
     for answer in itertools.chain(*patterns):
         if isinstance(answer, Declined):
             declined.append(answer)
-        elif not taken.keys() & answer.nodes:
-            found.append(answer)
-            taken |= dict.fromkeys(answer.nodes, answer.op)
+        elif not owners.keys() & answer.nodes:
+            matches.append(answer)
+            owners |= dict.fromkeys(answer.nodes, answer.op)
     # What is told of a whole model is why it goes in parts.
-    declined = [each for each in declined if each.op == whole.OP or taken.get(each.node, each.op) == each.op]
-    unique = {(each.op, each.node, each.reason): each for each in declined}
-    return [*found, *unique.values()]
+    declined = [item for item in declined if item.op == whole.OP or owners.get(item.node, item.op) == item.op]
+    unique = {(item.op, item.node, item.reason): item for item in declined}
+    return [*matches, *unique.values()]
 
 
 def not_looked_at(view: View) -> Iterator[Declined]:
@@ -135,23 +135,23 @@ def is_autocast() -> bool:
     return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
 
 
-def site_of(view: View, found: Found) -> Site:
+def site_of(view: View, match: Found) -> Site:
     """Where a Found may be replaced; Miss, with the condition that fails, if it may not."""
-    inside = set(found.nodes)
-    calls = {view.origin[node] for node in inside} | {n for n, made in view.image.items() if made in inside}
-    of_out = {out: k for k, out in enumerate(found.outs)}
-    images = {node: made for node, made in view.image.items() if isinstance(made, fx.Node)}
-    results = {node: of_out[made] for node, made in images.items() if made in of_out}
-    if {*results.values()} != {*of_out.values()} or any(node not in view.source for node in found.inputs):
-        raise Miss("a result or an input that is no value of the program's", found.outs[0])
+    inside = set(match.nodes)
+    calls = {view.origin[node] for node in inside} | {n for n, image in view.image.items() if image in inside}
+    of_out = {out: k for k, out in enumerate(match.outs)}
+    images = {node: image for node, image in view.image.items() if isinstance(image, fx.Node)}
+    results = {node: of_out[image] for node, image in images.items() if image in of_out}
+    if {*results.values()} != {*of_out.values()} or any(node not in view.source for node in match.inputs):
+        raise Miss("a result or an input that is no value of the program's", match.outs[0])
     for node in view.graph.nodes:
         if view.origin[node] in calls and node not in inside and node.op == "call_function" and node.users:
             raise Miss(f"{node.target} is part of the same call", node)
     for call in calls - results.keys():
         if any(reader not in calls for reader in call.users):
             raise Miss("an intermediate is read by others too", call)
-    check_tensors(found)
-    inputs = [view.source[node] for node in found.inputs]
+    check_tensors(match)
+    inputs = [view.source[node] for node in match.inputs]
     order = {node: position for position, node in enumerate(next(iter(results)).graph.nodes)}
     firsts = {k: call for call, k in reversed(results.items())}  # the first call that has each result
     last = max(firsts.values(), key=order.__getitem__)
@@ -160,40 +160,40 @@ def site_of(view: View, found: Found) -> Site:
     moved = calls_after(place, inputs, order)
     for call in moved:
         check_movable(view, call)
-    return Site(found, sorted(calls, key=order.__getitem__), results, inputs, place, moved)
+    return Site(match, sorted(calls, key=order.__getitem__), results, inputs, place, moved)
 
 
 def calls_after(place: fx.Node, inputs: list[fx.Node], order: Mapping[fx.Node, int]) -> list[fx.Node]:
     """The calls at or behind a place that inputs are computed by, in order."""
-    found, left = set(), list(inputs)
+    calls, left = set(), list(inputs)
     while left:
         node = left.pop()
-        if order[node] >= order[place] and node not in found:
-            found.add(node)
+        if order[node] >= order[place] and node not in calls:
+            calls.add(node)
             left += node.all_input_nodes
-    return sorted(found, key=order.__getitem__)
+    return sorted(calls, key=order.__getitem__)
 
 
 def check_movable(view: View, call: fx.Node) -> None:
     """Miss unless a call is of integers alone, which no op makes, and not random."""
     values = [example(node) for node in (call, *call.all_input_nodes)]
     targets = [node.target for node, origin in view.origin.items() if origin is call]
-    if any(isinstance(each, Tensor) and each.is_floating_point() for each in values) or call.op == "placeholder":
+    if any(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in values) or call.op == "placeholder":
         raise Miss("a result is read before an input of another look-up is computed", call)
     if any(torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) for target in targets):
         raise Miss("random numbers are drawn between the parts", call)
 
 
-def check_tensors(found: Found) -> None:
+def check_tensors(match: Found) -> None:
     """Miss unless all are plain dense tensors of one device, and the result is contiguous as the op's is."""
-    device = value(found.outs[0]).device
-    for node in (*found.inputs, *found.outs):
+    device = value(match.outs[0]).device
+    for node in (*match.inputs, *match.outs):
         tensor = value(node)
         if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
             raise Miss(f"a {type(tensor).__name__} is no plain dense tensor", node)
         if tensor.device != device and tensor.dim() and tensor.is_floating_point():  # indices may lie elsewhere
             raise Miss(f"a tensor on {tensor.device} beside one on {device}", node)
-    for out in found.outs:
+    for out in match.outs:
         expected = 1
         for size, stride in reversed(list(zip(value(out).shape, value(out).stride(), strict=True))):
             if not same_size(stride, expected) and size != 1:
@@ -228,8 +228,8 @@ def writes(node: fx.Node) -> bool:
     """Whether an operator writes to a tensor. No schema says that norms in training write to their statistics."""
     schema = node.target._schema
     if schema.name.endswith(("batch_norm", "instance_norm")):
-        given = arguments(node)
-        return schema.is_mutable or bool(given.get("training", given.get("use_input_stats", True)))
+        kwargs = arguments(node)
+        return schema.is_mutable or bool(kwargs.get("training", kwargs.get("use_input_stats", True)))
     return schema.is_mutable
 
 

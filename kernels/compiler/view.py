@@ -43,35 +43,35 @@ class View:
         self._mode = mode_of(original)
         for node in original.nodes:
             self.image[node] = self._seen(node)
-            for made in reversed(self.graph.nodes):
-                if made in self.origin:
+            for image in reversed(self.graph.nodes):
+                if image in self.origin:
                     break
-                self.origin[made] = node
+                self.origin[image] = node
         self.source: dict[fx.Node, fx.Node] = {}
-        for node, made in self.image.items():
-            if isinstance(made, fx.Node):
-                self.source.setdefault(made, node)
+        for node, image in self.image.items():
+            if isinstance(image, fx.Node):
+                self.source.setdefault(image, node)
 
     def _seen(self, node: fx.Node) -> fx.Node | tuple:
         if node.target is operator.getitem and isinstance(self.image[node.args[0]], tuple | list):
             return self.image[node.args[0]][node.args[1]]
         inputs = [self.image[source] for source in node.all_input_nodes]
-        part = self._part(node) if all(isinstance(made, fx.Node) for made in inputs) else None
+        part = self._part(node) if all(isinstance(image, fx.Node) for image in inputs) else None
         if part is None:
             return self._copied(node)
-        made = self.graph.graph_copy(part, dict(zip(part.find_nodes(op="placeholder"), inputs, strict=True)))
-        several = isinstance(made, tuple | list)
-        for each, shown in zip(made, example(node), strict=True) if several else [(made, example(node))]:
-            if isinstance(each, fx.Node) and each not in inputs:
-                each.meta["val"] = shown  # Dynamo's knows whether it requires a gradient
-        return made
+        output = self.graph.graph_copy(part, dict(zip(part.find_nodes(op="placeholder"), inputs, strict=True)))
+        several = isinstance(output, tuple | list)
+        for image, shown in zip(output, example(node), strict=True) if several else [(output, example(node))]:
+            if isinstance(image, fx.Node) and image not in inputs:
+                image.meta["val"] = shown  # Dynamo's knows whether it requires a gradient
+        return output
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        made = self.graph.node_copy(node, self.image.__getitem__)
-        made.meta = node.meta | {"val": example(node)}
+        copy = self.graph.node_copy(node, self.image.__getitem__)
+        copy.meta = node.meta | {"val": example(node)}
         if node.op.startswith("call_") and node.target is not operator.getitem:
-            self.opaque.add(made)
-        return made
+            self.opaque.add(copy)
+        return copy
 
     def _part(self, node: fx.Node) -> fx.Graph | None:
         """A call in ATen; None where it cannot be traced by itself."""
@@ -93,12 +93,12 @@ class View:
             part = traced(call, fakes, self._mode)
         except Exception:  # whatever it was, the call stays opaque
             return None
-        literals = {made: getattr(part, made.target) for made in part.graph.find_nodes(op="get_attr")}
+        literals = {attribute: getattr(part, attribute.target) for attribute in part.graph.find_nodes(op="get_attr")}
         if any(not isinstance(literal, Tensor) or isinstance(literal, FakeTensor) for literal in literals.values()):
             return None
-        for made, literal in literals.items():
-            made.target = f"literal_{len(self.literals)}"
-            self.literals[made.target] = literal
+        for attribute, literal in literals.items():
+            attribute.target = f"literal_{len(self.literals)}"
+            self.literals[attribute.target] = literal
         without_identities(part.graph)
         return part.graph if keeps_gradients(node, part.graph) else None
 
@@ -127,7 +127,7 @@ def is_traceable(node: fx.Node) -> bool:
     """Whether a call is one of torch's functions from tensors and numbers to tensors."""
     result = example(node)
     results = result if isinstance(result, tuple | list) else [result]
-    if node.op not in ("call_function", "call_method") or not all(isinstance(each, Tensor) for each in results):
+    if node.op not in ("call_function", "call_method") or not all(isinstance(output, Tensor) for output in results):
         return False
     if node.op == "call_method" and node.target in EFFECTS:
         return False
@@ -165,15 +165,15 @@ def without_identities(graph: fx.Graph) -> None:
 
 def is_identity(node: fx.Node) -> bool:
     if is_call(node, aten.slice.Tensor):
-        given = arguments(node)
-        whole = given["end"] is None or (isinstance(given["end"], int) and given["end"] >= 2**63 - 1)
-        return given["start"] in (0, None) and whole and given["step"] == 1
+        kwargs = arguments(node)
+        whole = kwargs["end"] is None or (isinstance(kwargs["end"], int) and kwargs["end"] >= 2**63 - 1)
+        return kwargs["start"] in (0, None) and whole and kwargs["step"] == 1
     if is_call(node, aten.dropout.default):
         return not (arguments(node)["train"] and arguments(node)["p"])
     if is_call(node, aten.to.dtype):  # x.float() of float32
-        given = arguments(node)
-        as_it_lies = given["memory_format"] in (None, torch.preserve_format)
-        return given["dtype"] == node.args[0].meta["val"].dtype and not given["copy"] and as_it_lies
+        kwargs = arguments(node)
+        as_it_lies = kwargs["memory_format"] in (None, torch.preserve_format)
+        return kwargs["dtype"] == node.args[0].meta["val"].dtype and not kwargs["copy"] and as_it_lies
     if is_call(node, aten.detach_.default):  # how torch.tensor([1, 2]) ends
         return is_call(node.args[0], aten.lift_fresh_copy.default) or node.meta["val"].dtype in INTEGERS
     return is_call(node, aten.alias.default)

@@ -42,20 +42,20 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
         except Miss:  # of which interaction.py speaks
             continue
         try:
-            found = model(pairs, by_out, by_input)
-            if wants_gradient(found):
+            match = model(pairs, by_out, by_input)
+            if wants_gradient(match):
                 continue  # training goes in parts, as it should
-            may_replace(view, found)
-            yield found
+            may_replace(view, match)
+            yield match
         except Miss as miss:
             if not value(pairs.out).requires_grad:
                 yield Declined(OP, miss.node or node, miss.reason)
 
 
-def wants_gradient(found: Found) -> bool:
+def wants_gradient(match: Found) -> bool:
     """Whether a gradient flows back through it: Dynamo's values know; of an exported program who asks knows."""
-    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in found.inputs)
-    return recorded or value(found.outs[0]).requires_grad
+    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in match.inputs)
+    return recorded or value(match.outs[0]).requires_grad
 
 
 def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
@@ -73,7 +73,7 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     if len({kind for kind, *_ in read}) > 1:
         raise Miss("some look-ups have offsets, or the last one of them, and some have none", pairs.out)
     (bags, *_), *_ = read
-    tables, indices, *offsets = (list(each) for each in zip(*(inputs for _, inputs, _ in read), strict=True))
+    tables, indices, *offsets = (list(column) for column in zip(*(inputs for _, inputs, _ in read), strict=True))
     dense, layers = bottom.layers[0].x, [*bottom.layers, *top.layers]
     check(dense, tables, indices, offsets[0] if offsets else [], bags, layers)
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
@@ -91,22 +91,22 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     activations = [chain.layers[at].activation for chain in (bottom, top) for at in (0, -1)]
     chosen = backend_for(device)
 
-    def build(call, dense, *given):
-        given, parts = iter(given), []
-        for each in lists:
-            parts.append([next(given) for _ in each])
+    def build(call, dense, *rest):
+        rest, parts = iter(rest), []
+        for group in lists:
+            parts.append([next(rest) for _ in group])
         if order:
             first = parts[-2]
-            first[0] = call(with_columns_in_order, first[0], *given, len(tables) + 1)
+            first[0] = call(with_columns_in_order, first[0], *rest, len(tables) + 1)
         if not offsets:
             parts.insert(2, None)
         return call(dlrm_forward, dense, *parts, *activations, precision, backend=chosen)
 
     nodes = [node for layer in layers for node in layer.nodes] + [node for *_, calls in read for node in calls]
-    widths = ["-".join(map(str, each)) for each in (shape.bottom, shape.top)]
+    widths = ["-".join(map(str, sizes)) for sizes in (shape.bottom, shape.top)]
     note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}, {precision}"
     note += ", pairs in an order of their own" if order else ""
-    inputs = [dense, *(node for each in lists for node in each), *order]
+    inputs = [dense, *(node for group in lists for node in group), *order]
     return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, pairs.constants)
 
 

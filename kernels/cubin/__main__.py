@@ -34,17 +34,17 @@ def main(arguments: list[str]) -> int:
     bundler.add_argument("--array", action="store_true", help="the bytes as a C++ array: for other assemblers")
     timer = commands.add_parser("bench", help="on a GPU: what a launch costs")
     timer.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/launches.json")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        return {"compile": _compile, "embed": _embed, "bench": _bench}[given.command](given)
+        return {"compile": _compile, "embed": _embed, "bench": _bench}[args.command](args)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
 def _pairs(listed: list[str], what: str) -> dict[str, str]:
-    pairs = dict(each.partition("=")[::2] for each in listed)
-    if wrong := [each for each in listed if "=" not in each]:
+    pairs = dict(pair.partition("=")[::2] for pair in listed)
+    if wrong := [pair for pair in listed if "=" not in pair]:
         raise RuntimeError(f"{what} {wrong[0]}: it has the form name=…")
     return pairs
 
@@ -56,51 +56,51 @@ def _value(text: str) -> object:
         return text  # a word: a string without its quotes
 
 
-def _compile(given: argparse.Namespace) -> int:
+def _compile(args: argparse.Namespace) -> int:
     if "triton" in sys.modules:
         raise RuntimeError("Triton was imported before it could be told that nothing is interpreted here")
     os.environ["TRITON_INTERPRET"] = "0"  # before it is imported: with the interpreter on, nothing compiles
     os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # its cache's keys leave out what a constexpr_function imports
     from . import compile
 
-    constants = {name: _value(value) for name, value in _pairs(given.constant, "the constant").items()}
-    constants |= {name: value for name in OPTIONS if (value := getattr(given, name)) is not None}
-    types = _pairs(given.argument, "the argument")
-    if given.compiler != "triton" and not Path(given.source).is_file():
-        raise RuntimeError(f"{given.source} is not a file")
+    constants = {name: _value(value) for name, value in _pairs(args.constant, "the constant").items()}
+    constants |= {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    types = _pairs(args.argument, "the argument")
+    if args.compiler != "triton" and not Path(args.source).is_file():
+        raise RuntimeError(f"{args.source} is not a file")
     written: list[Path] = []
     files: set[Path] = set()
-    for arch in given.arch:
+    for arch in args.arch:
         description = None
-        if given.compiler == "triton":
-            image, description = compile.by_triton(given.source, given.name, arch, types, constants, files)
-        elif given.compiler == "nvcc":
-            image = compile.by_nvcc(Path(given.source), arch, given.flag, files)
+        if args.compiler == "triton":
+            image, description = compile.by_triton(args.source, args.name, arch, types, constants, files)
+        elif args.compiler == "nvcc":
+            image = compile.by_nvcc(Path(args.source), arch, args.flag, files)
         else:
-            image = compile.by_nvrtc(Path(given.source), arch, files)
-        written.append(compile.write(given.out, given.name, arch, image, description))
+            image = compile.by_nvrtc(Path(args.source), arch, files)
+        written.append(compile.write(args.out, args.name, arch, image, description))
         print(written[-1])
-    if given.depfile:
-        given.depfile.write_text(compile.depfile(written[0], files))
+    if args.depfile:
+        args.depfile.write_text(compile.depfile(written[0], files))
     return 0
 
 
-def _embed(given: argparse.Namespace) -> int:
+def _embed(args: argparse.Namespace) -> int:
     from .embed import embed
 
-    for path in embed(given.name, given.images, given.out, given.array):
+    for path in embed(args.name, args.images, args.out, args.array):
         print(path)
     return 0
 
 
-def _bench(given: argparse.Namespace) -> int:
+def _bench(args: argparse.Namespace) -> int:
     from ..runtime import CHECKOUT
 
     if CHECKOUT is None:
         raise RuntimeError(f"python -m {__package__} bench: measuring is in the repository alone")
     from . import bench
 
-    return bench.main(given.save)
+    return bench.main(args.save)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def record_of(times: dict[str, list[float]]) -> dict:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "launches": LAUNCHES, "repeats": REPEATS,
         "rows": [
-            {"part": "launch", "name": name, "us": statistics.median(each), "low": min(each), "high": max(each),
+            {"part": "launch", "name": name, "us": statistics.median(us), "low": min(us), "high": max(us),
              "match": "ok"}
-            for name, each in times.items()
+            for name, us in times.items()
         ],
     }  # fmt: skip
 
@@ -62,9 +62,9 @@ def measure(folder: Path) -> dict[str, list[float]]:
 
     major, minor = torch.cuda.get_device_capability()
     arch = 10 * major + minor
-    made = compiling.by_triton(FUNCTION, "add_one", arch, {"x_ptr": "*fp32:16", "n": "i32"},
-                               {"BLOCK": 1024, "num_warps": 4})
-    image = compiling.write(folder, "add_one", arch, *made)
+    compiled = compiling.by_triton(FUNCTION, "add_one", arch, {"x_ptr": "*fp32:16", "n": "i32"},
+                                   {"BLOCK": 1024, "num_warps": 4})
+    image = compiling.write(folder, "add_one", arch, *compiled)
     x = torch.zeros(1024, device="cuda")
     ours = load(image)["add_one"]
     ways: dict[str, Callable[[], object]] = {

@@ -51,20 +51,20 @@ def by_triton(
     """
     module, _, attribute = function.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        names = found.arg_names
+        jit_function = getattr(importlib.import_module(module), attribute)
+        names = jit_function.arg_names
     except (ImportError, AttributeError, ValueError) as error:
         raise CubinError(f"{function} is no Triton function of a module that can be imported: {error}") from None
     known = {*names, *cubin.OPTIONS}
-    for given in (*arguments, *constants):
-        if given not in known:
-            raise CubinError(f"{function} has no argument {given}: it takes {', '.join(names)}")
+    for key in (*arguments, *constants):
+        if key not in known:
+            raise CubinError(f"{function} has no argument {key}: it takes {', '.join(names)}")
     for wanted in names:
         if (wanted in arguments) == (wanted in constants):
             how = "both an argument and a constant" if wanted in arguments else "neither an argument nor a constant"
             raise CubinError(f"{function}: {wanted} is {how}")
     ordered = {argument: arguments[argument] for argument in names if argument in arguments}
-    parameters = [_parameter(function, *each) for each in ordered.items() if each[1] != "none"]
+    parameters = [_parameter(function, *item) for item in ordered.items() if item[1] != "none"]
     kernel = cubin.Kernel(module, attribute, tuple(ordered.values()), tuple(sorted(constants.items())), arch)
     from triton.errors import TritonError
 
@@ -73,7 +73,7 @@ def by_triton(
     except TritonError as error:
         raise CubinError(f"Triton does not compile {kernel}:\n{error}") from None
     if files is not None:
-        files |= python_files(found)
+        files |= python_files(jit_function)
     return image, {
         "name": name,
         "entry": launch["name"],

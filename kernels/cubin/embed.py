@@ -79,8 +79,8 @@ namespace {{
 
 def _table(number: int, described: dict) -> str:
     rows = [
-        f'{{"{each["name"]}", \'{each["type"]}\', {each["bytes"]}, {each["multiple"]}}}'
-        for each in described["parameters"]
+        f'{{"{parameter["name"]}", \'{parameter["type"]}\', {parameter["bytes"]}, {parameter["multiple"]}}}'
+        for parameter in described["parameters"]
     ]
     table = f"const cubin::Parameter parameters_{number}[] = {{{', '.join(rows)}}};\n" if rows else ""
     parameters = f"parameters_{number}" if rows else "nullptr"

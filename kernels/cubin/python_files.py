@@ -21,19 +21,19 @@ def python_files(function: JITFunction) -> set[Path]:
     Of what is installed, those of the function's own package alone. Triton itself lists less: not what a
     constexpr_function of the kernel's imports when it is called.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     waiting = [sys.modules[function.__module__]]
     while waiting:
         module = waiting.pop()
         file = Path(getattr(module, "__file__", None) or "")
         is_own = module.__name__.partition(".")[0] == function.__module__.partition(".")[0]
-        if file.suffix != ".py" or file in found or (_is_installed(file) and not is_own):
+        if file.suffix != ".py" or file in files or (_is_installed(file) and not is_own):
             continue
-        found.add(file)
+        files.add(file)
         waiting += [sys.modules[name] for name in _imported(module, file) if name in sys.modules]
         # A function of Triton's that came here in another way than by an import.
-        waiting += [sys.modules[each.__module__] for each in vars(module).values() if hasattr(type(each), "cache_key")]
-    return found
+        waiting += [sys.modules[item.__module__] for item in vars(module).values() if hasattr(type(item), "cache_key")]
+    return files
 
 
 def _is_installed(file: Path) -> bool:

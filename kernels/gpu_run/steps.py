@@ -285,8 +285,8 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             shutil.rmtree(_built(), ignore_errors=True)
     status.write()
-    taken = "; ".join(f"{step} {run.seconds[step]:.0f} s" for step in STEPS if step in run.seconds)
+    durations = "; ".join(f"{step} {run.seconds[step]:.0f} s" for step in STEPS if step in run.seconds)
     outcomes = [outcome for step in STEPS for outcome in run.outcomes.get(step, ())]
-    taken += f"; in all {time.monotonic() - start:.0f} s"
-    print("\nmake gpu:", *outcomes, "", taken, "", status.table(), sep="\n")
+    durations += f"; in all {time.monotonic() - start:.0f} s"
+    print("\nmake gpu:", *outcomes, "", durations, "", status.table(), sep="\n")
     return int(run.failed())

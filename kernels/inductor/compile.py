@@ -29,8 +29,8 @@ class Compiled:
 def compile_kernel(source: str, arch: int = 90) -> Compiled:
     """PTX and cubin of one kernel's source (`Kernel.source`) for sm_<arch>, without a GPU, in the first of Inductor's
     candidates, which need not be the one that it keeps. Raises Triton's errors."""
-    (made,) = fake_gpu.ask(_compile, source, arch, 1, True)
-    return made
+    (compiled,) = fake_gpu.ask(_compile, source, arch, 1, True)
+    return compiled
 
 
 def compile_candidates(source: str, arch: int = 90, aligned: bool = True) -> list[Compiled]:
@@ -55,7 +55,7 @@ def _compile(source: str, arch: int, first: int | None, aligned: bool) -> list[C
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    name, found = function_of(source).name, []
+    name, results = function_of(source).name, []
     tuner = define(source, name, {"__file__": f"<{name}>", "__name__": name})
     meta = tuner.triton_meta
     for config in tuner.configs[:first]:
@@ -71,5 +71,5 @@ def _compile(source: str, arch: int, first: int | None, aligned: bool) -> list[C
         )
         ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
         blocks = dict(config.kwargs), config.num_warps, config.num_stages
-        found.append(Compiled(name, arch, *blocks, ptx, cubin, registers(cubin)))
-    return found
+        results.append(Compiled(name, arch, *blocks, ptx, cubin, registers(cubin)))
+    return results

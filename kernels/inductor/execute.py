@@ -41,8 +41,8 @@ def run_kernel(source: str, *arguments: Tensor | int) -> None:
     expected = [kind for kind in metadata(function, "triton_meta", "signature").values() if kind != "constexpr"]
     if halves := {"*fp16", "*bf16"}.intersection(expected):
         raise NotImplementedError(f"{function.name}: expected no halves, got {', '.join(sorted(halves))}")
-    if (found := [_type_of(argument, kind) for argument, kind in zip_longest(arguments, expected)]) != expected:
-        raise TypeError(f"{function.name}: expected {', '.join(expected)}; got {', '.join(filter(None, found))}")
+    if (types := [_type_of(argument, kind) for argument, kind in zip_longest(arguments, expected)]) != expected:
+        raise TypeError(f"{function.name}: expected {', '.join(expected)}; got {', '.join(filter(None, types))}")
     launch(source, *arguments)
 
 
@@ -87,9 +87,9 @@ def _type_of(argument: Tensor | int | None, expected: str | None) -> str:
 def aligned_arguments(source: str) -> tuple[str, ...]:
     """The arguments that Inductor has compiled as multiples of 16: addresses and numbers."""
     function = function_of(source)
-    (said,) = metadata(function, "triton_meta", "configs")
+    (config,) = metadata(function, "triton_meta", "configs")
     names = [argument.arg for argument in function.args.args]
-    return tuple(names[place] for (place,), facts in said.items() if ["tt.divisibility", 16] in facts)
+    return tuple(names[place] for (place,), facts in config.items() if ["tt.divisibility", 16] in facts)
 
 
 @functools.cache

@@ -90,17 +90,17 @@ def _taken_apart(module: torch.fx.GraphModule) -> tuple:
 
 
 def _put_together(nodes: list[tuple], attributes: dict[str, Any], meta: dict[str, Any]) -> torch.fx.GraphModule:
-    graph, made = torch.fx.Graph(), {}
+    graph, by_name = torch.fx.Graph(), {}
 
     def argument(value):
         # Autograd, which traces the graph, takes no device that is not there.
         if isinstance(value, torch.device):
             return torch.device("meta")
-        return made[value.name] if isinstance(value, _Node) else value
+        return by_name[value.name] if isinstance(value, _Node) else value
 
     for op, name, target, args, kwargs, static in nodes:
         args, kwargs = torch.fx.node.map_aggregate((args, kwargs), argument)
-        made[name] = node = graph.create_node(op, target, args, kwargs, name)
+        by_name[name] = node = graph.create_node(op, target, args, kwargs, name)
         if op == "placeholder":  # AOTAutograd tells the parameters by this
             node._dynamo_source, node.meta["tensor_dict"] = None, {"_dynamo_static_input_type": static}
     module = torch.fx.GraphModule(attributes, graph)

@@ -98,7 +98,7 @@ def trace(fn: Callable, *inputs: Any, backward: bool = False) -> list[tuple[torc
 
     def backend(graph, arguments):
         # A size that Dynamo leaves open, because its tensor was marked so, goes on as a number.
-        numbers = [each.node.hint if isinstance(each, torch.SymInt) else each for each in arguments]
+        numbers = [value.node.hint if isinstance(value, torch.SymInt) else value for value in arguments]
         graphs.append((graph, numbers))
         return graph.forward
 
@@ -145,10 +145,10 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str
     def moved(leaf):
         if not isinstance(leaf, Tensor):
             return leaf
-        found = leaf.detach().to("cuda").requires_grad_(leaf.requires_grad)
+        on_gpu = leaf.detach().to("cuda").requires_grad_(leaf.requires_grad)
         for dimension in open_dimensions(leaf):
-            torch._dynamo.mark_dynamic(found, dimension)
-        return found
+            torch._dynamo.mark_dynamic(on_gpu, dimension)
+        return on_gpu
 
     inputs = tree_map(moved, inputs)
     leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]

@@ -13,11 +13,11 @@ OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 
 def accesses(ptx: str) -> dict[str, dict[int, int]]:
     """{"ld": {bytes that a lane moves in one instruction: such instructions}, "st": the same}, of global memory."""
-    found = {"ld": Counter(), "st": Counter()}
+    counts = {"ld": Counter(), "st": Counter()}
     for kind, rest in re.findall(r"\b(ld|st)\.global((?:\.[\w:]+)*)", ptx):
         vector, bits = re.search(r"\.v(\d)", rest), re.search(r"\.[busf](\d+)$", rest)
-        found[kind][int(vector[1] if vector else 1) * int(bits[1]) // 8] += 1
-    return {kind: dict(widths) for kind, widths in found.items()}
+        counts[kind][int(vector[1] if vector else 1) * int(bits[1]) // 8] += 1
+    return {kind: dict(widths) for kind, widths in counts.items()}
 
 
 def sass(cubin: bytes) -> list[str] | None:
@@ -33,14 +33,14 @@ def sass(cubin: bytes) -> list[str] | None:
 
 def opcodes(lines: list[str]) -> dict[str, int]:
     """{opcode without what follows its first dot: how many} of sass()'s lines, in order of their number."""
-    found = Counter(re.sub(r"^@\S+\s+", "", line).partition(" ")[0].partition(".")[0].rstrip(";") for line in lines)
-    return dict(found.most_common())
+    counts = Counter(re.sub(r"^@\S+\s+", "", line).partition(" ")[0].partition(".")[0].rstrip(";") for line in lines)
+    return dict(counts.most_common())
 
 
 def registers(cubin: bytes) -> int | None:
     """How many registers a thread has; None where there is no cuobjdump."""
-    found = re.search(r"REG:(\d+)", tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
-    return int(found[1]) if found else None
+    match = re.search(r"REG:(\d+)", tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
+    return int(match[1]) if match else None
 
 
 def tool(name: str, options: list[str], cubin: bytes) -> str | None:

@@ -52,18 +52,18 @@ def split(source: str) -> list[Kernel]:
 
 def count(sources: Sequence[str]) -> dict[str, int]:
     """{kind: launches} of one call of each module."""
-    found = Counter()
+    counts = Counter()
     for kernel in (kernel for source in sources for kernel in split(source)):
-        found[kernel.kind] += kernel.launches
-    return dict(found)
+        counts[kernel.kind] += kernel.launches
+    return dict(counts)
 
 
 def table(sources: Sequence[str]) -> pandas.DataFrame:
     """A row for each kernel: graph (the module's index), kernel, kind, launches, fused."""
     import pandas
 
-    found = [(graph, kernel) for graph, source in enumerate(sources) for kernel in split(source)]
-    rows = [(graph, k.name, k.kind, k.launches, " ".join(k.fused)) for graph, k in found]
+    pairs = [(graph, kernel) for graph, source in enumerate(sources) for kernel in split(source)]
+    rows = [(graph, k.name, k.kind, k.launches, " ".join(k.fused)) for graph, k in pairs]
     return pandas.DataFrame(rows, columns=["graph", "kernel", "kind", "launches", "fused"])
 
 
@@ -89,8 +89,8 @@ def metadata(function: ast.FunctionDef, dictionary: str, key: str) -> Any:
 def _fused(lines: list[str], lineno: int) -> tuple[str, ...]:
     """The ATen operators that the comment above line `lineno` names."""
     for line in reversed(lines[: lineno - 1]):
-        if found := re.search(r"# Topologically Sorted .*Original ATen: \[(.+)\]", line):
-            return tuple(found[1].split(", "))
+        if match := re.search(r"# Topologically Sorted .*Original ATen: \[(.+)\]", line):
+            return tuple(match[1].split(", "))
         if line.strip() and not line.lstrip().startswith("#"):
             break
     return ()

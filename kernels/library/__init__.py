@@ -128,13 +128,13 @@ def function(op: Op) -> str:
         raise LibraryError(f"{op.name}: it reports to Python")
     names = {a.name: StandIn(a.name) if a.is_tensor else Expression(a.name) for a in form.arguments}
     try:
-        made = [(name, *op._output_shapes[name](names)) for name in op.outputs]
-        made = [(f"made_{name}", _sizes(shape), _dtype(dtype)) for name, shape, dtype in made]
+        outputs = [(name, *op._output_shapes[name](names)) for name in op.outputs]
+        outputs = [(f"made_{name}", _sizes(shape), _dtype(dtype)) for name, shape, dtype in outputs]
     except LibraryError as error:
         raise LibraryError(f"{op.name}: {error}") from None
     first = next(a.name for a, kind in zip(form.arguments, kinds, strict=True) if kind == "Tensor")
-    results = ", ".join(["Tensor"] * len(made))
-    result = "void" if not made else "Tensor" if len(made) == 1 else f"std::tuple<{results}>"
+    results = ", ".join(["Tensor"] * len(outputs))
+    result = "void" if not outputs else "Tensor" if len(outputs) == 1 else f"std::tuple<{results}>"
     parameters = ", ".join(f"{PARAMETERS[k]} {a.name}" for a, k in zip(form.arguments, kinds, strict=True))
     lines = [f"{result} {op.name}({parameters}) {{", f'    Call call("{op.name}", fused_op_{op.name}.forward);']
     lines += [
@@ -143,10 +143,10 @@ def function(op: Op) -> str:
         else f"    call.give({a.name});"
         for a in form.arguments
     ]
-    for name, sizes, dtype in made:
+    for name, sizes, dtype in outputs:
         lines += [f"    Tensor {name} = new_empty({first}, {sizes}, {dtype});", f"    call.give({name}, Use::written);"]
-    returned = ", ".join(name for name, _, _ in made)
-    back = [] if not made else [f"    return {returned};" if len(made) == 1 else f"    return {{{returned}}};"]
+    returned = ", ".join(name for name, _, _ in outputs)
+    back = [] if not outputs else [f"    return {returned};" if len(outputs) == 1 else f"    return {{{returned}}};"]
     return "\n".join([*lines, "    call.run();", *back, "}"])
 
 

@@ -132,7 +132,7 @@ def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) 
     that were to be compared."""
     for cell in cells:
         if isinstance(cell, Cell):
-            out = [each for each in cell.implementations if any(f"{each}, ".startswith(f"{name}, ") for name in names)]
+            out = [who for who in cell.implementations if any(f"{who}, ".startswith(f"{name}, ") for name in names)]
             less = cell.without(out)
             if len(less.implementations) < len(cell.implementations) and {*less.implementations} <= {*OURS, "auto"}:
                 continue
@@ -206,9 +206,9 @@ def line(row: Row) -> str:
 def copies_in_words(record: dict) -> str:
     """What the run's copies reached, and whether they agree."""
     copy = record["copy_tb_per_s"]
-    found = copy.get("all", [copy["before"], copy["after"]])
-    text = f"{record['op']}: {len(found)} copies, {min(found):.3f} to {max(found):.3f} TB/s"
-    apart = max(found) / min(found) - 1
+    bandwidths = copy.get("all", [copy["before"], copy["after"]])
+    text = f"{record['op']}: {len(bandwidths)} copies, {min(bandwidths):.3f} to {max(bandwidths):.3f} TB/s"
+    apart = max(bandwidths) / min(bandwidths) - 1
     return text if steady(copy) else f"{text}: they differ by {apart:.1%} and are no yardstick"
 
 

@@ -322,7 +322,7 @@ def calls(
         statements = {baselines[form]: baselines[form]} if baselines[form] else {}
         statements["eager"] = f"eager({arguments})"
         statements |= {name: f"{function}({arguments}, backend='{name}')" for name in ("auto", *backends)}
-        found = Calls(op, form, labels, inputs, names, baselines[form], MappingProxyType(statements), options)
-        yield found
+        cell = Calls(op, form, labels, inputs, names, baselines[form], MappingProxyType(statements), options)
+        yield cell
         if form == "functional":
-            yield FirstCall(found, tuple(backends))
+            yield FirstCall(cell, tuple(backends))

@@ -36,18 +36,18 @@ def measure_first_call(
         try:
             for _ in range(2):
                 before = _files(built)
-                found = (run or _in_fresh_process)(cell, backend)
+                result = (run or _in_fresh_process)(cell, backend)
                 compiled = sorted(path.name for path in _files(built) - before)
                 if not compiled:
                     break
         except (subprocess.SubprocessError, ValueError) as error:
             rows.append(replace(row, match=f"FAILED: {describe(error)}"))
             continue
-        why = "Triton was imported" if found["triton"] else f"compiled {', '.join(compiled)}" if compiled else ""
-        why = why or ("compiled nothing" if cell.compiles and not found["compiled"] else "")
-        before_it = (f"{what} {found[f'{what}_ms']:.0f} ms" for what in ("torch", "kernels", "core"))
+        why = "Triton was imported" if result["triton"] else f"compiled {', '.join(compiled)}" if compiled else ""
+        why = why or ("compiled nothing" if cell.compiles and not result["compiled"] else "")
+        before_it = (f"{what} {result[f'{what}_ms']:.0f} ms" for what in ("torch", "kernels", "core"))
         row = replace(row, note=f"loaded before it: {', '.join(before_it)}")
-        rows.append(replace(row, match=f"FAILED: {why}") if why else replace(row, call_us=found["us"]))
+        rows.append(replace(row, match=f"FAILED: {why}") if why else replace(row, call_us=result["us"]))
     return rows
 
 
@@ -108,7 +108,7 @@ def call(op: str, backend: str, how: str, labels: str, imports: dict[str, float]
         output = eval(calls.statements[backend], variables)
         torch.cuda.synchronize()
         end = time.perf_counter()
-        triton, made = "triton" in sys.modules, any(Path(empty).glob("*.cubin"))
+        triton, compiled = "triton" in sys.modules, any(Path(empty).glob("*.cubin"))
         Match(calls, tensors).check(output)
-    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton, "compiled": made}
-    print(json.dumps(found | imports))
+    result = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton, "compiled": compiled}
+    print(json.dumps(result | imports))

@@ -65,8 +65,8 @@ def is_variant(implementation: str, name: str) -> bool:
 
 def steady(copies: Mapping) -> bool:
     """Whether the copies of a run agree, so that they are a yardstick; copies: a record's copy_tb_per_s."""
-    found = copies.get("all") or [copies["before"], copies["after"]]
-    return max(found) <= COPIES_AGREE * min(found)
+    bandwidths = copies.get("all") or [copies["before"], copies["after"]]
+    return max(bandwidths) <= COPIES_AGREE * min(bandwidths)
 
 
 def ratio(ours: float | None, peer: float | None) -> float:
@@ -75,8 +75,8 @@ def ratio(ours: float | None, peer: float | None) -> float:
 
 
 def _of_each(worst: Mapping[str, list[float]]) -> str:
-    each = ((who, max(found, default=math.inf), len(found)) for who, found in worst.items())
-    return ", ".join(f"{who} at worst {most:.3f} of {count}" for who, most, count in each)
+    figures = ((who, max(values, default=math.inf), len(values)) for who, values in worst.items())
+    return ", ".join(f"{who} at worst {most:.3f} of {count}" for who, most, count in figures)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class CopyShare:
             worst[row.implementation].append(share)
             if share < limit:
                 misses.append(f"{name(row)}: {share:.1f} %, {limit:.1f} asked")
-        least = (f"{who} at least {min(found, default=0.0):.1f} % in {len(found)}" for who, found in worst.items())
+        least = (f"{who} at least {min(shares, default=0.0):.1f} % in {len(shares)}" for who, shares in worst.items())
         figure = f"{', '.join(least)} cells, of the copy's bandwidth"
         return Verdict(self.part, all(worst.values()) and not misses, figure, misses)
 
@@ -123,8 +123,8 @@ class BytesPlus:
             worst[row.implementation].append(more := row.us_p50 - bytes_us if row.us_p50 else math.inf)
             if more > self.microseconds:
                 misses.append(f"{name(row)}: {bytes_us + more:.2f} µs, its bytes {bytes_us:.2f}")
-        each = (f"{who} at most {max(found, default=math.inf):.2f} µs in {len(found)}" for who, found in worst.items())
-        figure = f"{', '.join(each)} cells, beyond the bytes' time; limit {self.microseconds} µs"
+        most = (f"{who} at most {max(times, default=math.inf):.2f} µs in {len(times)}" for who, times in worst.items())
+        figure = f"{', '.join(most)} cells, beyond the bytes' time; limit {self.microseconds} µs"
         return Verdict(self.part, all(worst.values()) and not misses, figure, misses)
 
 
@@ -149,9 +149,9 @@ class NearTheFastest:
             if max(ratios.values()) > limit:
                 better = min(ratios.values())
                 worst = max(worst, better)
-                each = ", ".join(f"{who} {found:.3f}" for who, found in ratios.items())
+                text = ", ".join(f"{who} {factor:.3f}" for who, factor in ratios.items())
                 what = label(next(iter(cell.values())))
-                misses.append(f"{what}: {each}; limit {limit}, {fastest} {peer:.2f} µs; better {better:.3f}")
+                misses.append(f"{what}: {text}; limit {limit}, {fastest} {peer:.2f} µs; better {better:.3f}")
         shares = {who: count / len(cells) for who, count in within.items()}
         figure = "; ".join(f"{who} within the limit in {share:.1%}" for who, share in shares.items())
         figure += f" of {len(cells)} cells (95 % asked), elsewhere the better within {worst:.3f} (1.25 asked)"
@@ -174,9 +174,9 @@ class AtMost:
             for who in self.who:
                 if who in cell:
                     peer = best_set(cell, self.than)
-                    worst[who].append(found := ratio(_times(cell[who])[1], peer and _times(peer)[1]))
-                    if found > self.limit:
-                        misses.append(f"{name(cell[who])}: {found:.3f}{_of(peer, self.than)}")
+                    worst[who].append(factor := ratio(_times(cell[who])[1], peer and _times(peer)[1]))
+                    if factor > self.limit:
+                        misses.append(f"{name(cell[who])}: {factor:.3f}{_of(peer, self.than)}")
         met = all(worst.values()) and not misses
         return Verdict(self.part, met, f"{_of_each(worst)} × {_set(rows, self.than)}; limit {self.limit}", misses)
 
@@ -197,10 +197,10 @@ class NeverSlower:
                 best = best_set(cell, self.than)
                 if who in cell and best:
                     (low, ours, _), (_, peer, high) = (_times(row) for row in (cell[who], best))
-                    worst[who].append(found := ratio(ours, peer))
-                    if found > NEVER_SLOWER or low > high:
-                        beyond = "" if found > NEVER_SLOWER else f", and {low:.4g} µs is beyond {high:.4g}"
-                        misses.append(f"{name(cell[who])}: {found:.3f}{_of(best, self.than)}{beyond}")
+                    worst[who].append(factor := ratio(ours, peer))
+                    if factor > NEVER_SLOWER or low > high:
+                        beyond = "" if factor > NEVER_SLOWER else f", and {low:.4g} µs is beyond {high:.4g}"
+                        misses.append(f"{name(cell[who])}: {factor:.3f}{_of(best, self.than)}{beyond}")
         met = all(worst.values()) and not misses
         than = _set(rows, self.than)
         figure = f"{_of_each(worst)} × {than}; never slower: within {NEVER_SLOWER}, and the spreads touch"
@@ -220,8 +220,8 @@ def _set(rows: Iterable[Row], name: str) -> str:
 
 def _times(row: Row) -> tuple[float, float, float]:
     """p20, p50 and p80: of the GPU time, or where that was not measured of a call that is waited for; else Inf."""
-    found = (row.us_p20, row.us_p50, row.us_p80) if row.us_p50 else (row.call_us_low, row.call_us, row.call_us_high)
-    return tuple(math.inf if value is None else value for value in found)
+    times = (row.us_p20, row.us_p50, row.us_p80) if row.us_p50 else (row.call_us_low, row.call_us, row.call_us_high)
+    return tuple(math.inf if value is None else value for value in times)
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,8 @@ class CallCost:
             for who in self.who:
                 if ratios.get(who, math.inf) > limit:
                     misses.append(f"{who} {form}: {ratios.get(who, math.inf):.2f}, {limit} asked")
-            each = ", ".join(f"{who} {found:.2f}" for who, found in ratios.items())
-            figures.append(f"{form}: {each} × {_spread(base)}; limit {limit}" if base else f"{form}: no baseline")
+            text = ", ".join(f"{who} {factor:.2f}" for who, factor in ratios.items())
+            figures.append(f"{form}: {text} × {_spread(base)}; limit {limit}" if base else f"{form}: no baseline")
         return Verdict(self.part, bool(figures) and not misses, " | ".join(figures), misses)
 
 
@@ -266,10 +266,10 @@ class CallWithin:
     part: str = "calls"
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
-        found = {name(row): row.call_us or math.inf for row in rows if row.implementation in OURS}
-        misses = [f"{which}: {taken:.1f} µs" for which, taken in found.items() if taken > self.microseconds]
+        costs = {name(row): row.call_us or math.inf for row in rows if row.implementation in OURS}
+        misses = [f"{which}: {us:.1f} µs" for which, us in costs.items() if us > self.microseconds]
         met = set(OURS) <= {row.implementation for row in rows} and not misses
-        figure = ", ".join(f"{which} {taken:.1f} µs" for which, taken in found.items())
+        figure = ", ".join(f"{which} {us:.1f} µs" for which, us in costs.items())
         return Verdict(self.part, met, f"{figure}; limit {self.microseconds} µs", misses)
 
 
@@ -287,10 +287,10 @@ class FirstCallWithin:
         for cell in cells:
             where = f"{label(next(iter(cell.values())))}: " if len(cells) > 1 else ""
             times = {who: cell[who].call_us if who in cell else None for who in {**dict.fromkeys(self.who), **cell}}
-            said = {who: f"{1e-3 * us:.1f} ms" if us else "not measured" for who, us in times.items()}
-            figures.append(where + ", ".join(f"{who} {words}" for who, words in said.items()))
+            texts = {who: f"{1e-3 * us:.1f} ms" if us else "not measured" for who, us in times.items()}
+            figures.append(where + ", ".join(f"{who} {words}" for who, words in texts.items()))
             beyond = [who for who, us in times.items() if not us or 1e-3 * us > self.milliseconds]
-            misses += [f"{where}{who}: {said[who]}" for who in beyond]
+            misses += [f"{where}{who}: {texts[who]}" for who in beyond]
         figure = f"{'; '.join(figures)}; limit {self.milliseconds:.0f} ms"
         return Verdict(self.part, bool(cells) and not misses, figure, misses)
 
@@ -304,16 +304,16 @@ class AnyLength:
     part: str = "lengths"
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
-        found, misses = {}, []
+        worst, misses = {}, []
         for cell in by_cell(rows):
             for who in self.who:
                 one, another = (cell.get(variant) for variant in (who, who + ANOTHER_LENGTH))
-                taken = ratio(another and another.call_us, one and one.call_us)
-                found[who] = max(taken, found.get(who, 0.0))
-                if taken > self.limit:
-                    misses.append(f"{who}: {taken:.2f}, {self.limit} asked")
-        figure = ", ".join(f"{who} {taken:.2f}" for who, taken in found.items())
-        return Verdict(self.part, bool(found) and not misses, f"{figure} × one N's; limit {self.limit}", misses)
+                factor = ratio(another and another.call_us, one and one.call_us)
+                worst[who] = max(factor, worst.get(who, 0.0))
+                if factor > self.limit:
+                    misses.append(f"{who}: {factor:.2f}, {self.limit} asked")
+        figure = ", ".join(f"{who} {factor:.2f}" for who, factor in worst.items())
+        return Verdict(self.part, bool(worst) and not misses, f"{figure} × one N's; limit {self.limit}", misses)
 
 
 # What every op must show of its calls.
@@ -325,12 +325,12 @@ def summary(record: Mapping, targets: Iterable) -> list[str]:
     rows = [Row.of(flat) for flat in record["rows"]]
     lines = []
     for target in targets:
-        found = [row for row in rows if row.part == target.part]
+        part_rows = [row for row in rows if row.part == target.part]
         peer = getattr(target, "than", None)
-        if record["quick"] and peer and not any(is_variant(row.implementation, peer) for row in found):
+        if record["quick"] and peer and not any(is_variant(row.implementation, peer) for row in part_rows):
             continue
-        if found:
-            lines += target.judge(found, record["copy_tb_per_s"]).lines(record["op"])
+        if part_rows:
+            lines += target.judge(part_rows, record["copy_tb_per_s"]).lines(record["op"])
         elif not record["quick"]:
             lines += Verdict(target.part, False, "not measured").lines(record["op"])
     failed = (row for row in rows if row.failed)

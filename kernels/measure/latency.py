@@ -47,8 +47,8 @@ def measure_latency(cell: Latency, gpu: Gpu) -> list[Row]:
     with torch.no_grad():
         sets = Sets(cell, gpu)
         for name, build in cell.implementations.items():
-            made = functools.partial(_ways, cell, sets, gpu, name)
-            note_failure(failed, name, lambda build=build, made=made: ways.update(made(build())))
+            ways_of = functools.partial(_ways, cell, sets, gpu, name)
+            note_failure(failed, name, lambda build=build, ways_of=ways_of: ways.update(ways_of(build())))
         for _ in range(REPEATS):
             for name, way in ways.items():
                 if way.implementation not in failed:
@@ -93,17 +93,17 @@ def _ways(cell: Latency, sets: Sets, gpu: Gpu, name: str, function: Callable) ->
         return ways
     # What all sets share is read where it lies.
     own = [k for k, tensor in enumerate(first) if tensor is not None and tensor is not sets.all[-1][k]]
-    given = list(first)
+    inputs = list(first)
     for k in own:
-        given[k] = first[k].clone()
+        inputs[k] = first[k].clone()
     dtypes = [[k for k in own if first[k].dtype == dtype] for dtype in {first[k].dtype for k in own}]
 
     def copy_in(tensors: tuple[Tensor | None, ...]) -> None:
         for of_one in dtypes:
-            torch._foreach_copy_([given[k] for k in of_one], [tensors[k] for k in of_one])
+            torch._foreach_copy_([inputs[k] for k in of_one], [tensors[k] for k in of_one])
 
-    gpu.on_side_stream(lambda: [function(*given) for _ in range(3)])
-    replay, (output,) = gpu.capture(lambda: [function(*given)])
+    gpu.on_side_stream(lambda: [function(*inputs) for _ in range(3)])
+    replay, (output,) = gpu.capture(lambda: [function(*inputs)])
 
     def replayed(k: int) -> object:
         replay()
@@ -115,8 +115,8 @@ def _ways(cell: Latency, sets: Sets, gpu: Gpu, name: str, function: Callable) ->
 
     def before(tensors: tuple[Tensor | None, ...]) -> None:
         copy_in(tensors)
-        for each in as_tuple(output):
-            poison(each)
+        for tensor in as_tuple(output):
+            poison(tensor)
 
     return ways | {
         name + IN_A_GRAPH: _Way(name, replayed, lambda: before(first)),

@@ -116,7 +116,7 @@ def measure_calls(calls: Calls, gpu: Gpu, batch: int = 200, count: int = 9) -> l
         repeats = [batches(good, batch, count, gpu.synchronize) for _ in range(REPEATS)]
     rows = {row.implementation: row for row in _failed(calls, failed)}
     for name in good:
-        medians = [percentiles(found[name])[1] for found in repeats]
+        medians = [percentiles(repeat[name])[1] for repeat in repeats]
         match = "baseline" if name == calls.baseline else "ok"
         rows[name] = replace(
             _row(calls, name), call_us=percentiles(medians)[1], call_us_low=min(medians), call_us_high=max(medians),
@@ -139,13 +139,13 @@ def _statement(
     variables = dict(zip(calls.names, tensors, strict=True)) | {op: public(op), "eager": reference(op)}
     output = eval(statement, variables)
     if match:
-        match.check(tuple(each.detach() for each in output) if isinstance(output, tuple) else output.detach())
+        match.check(tuple(tensor.detach() for tensor in output) if isinstance(output, tuple) else output.detach())
     seconds = timeit.Timer(statement, globals=variables).timeit
     fewer = max(1.0, seconds(3) / 3 / LONG_CALL)
 
     def of_batch(calls: int) -> float:
-        made = max(1, int(calls / fewer))
-        return seconds(made) * calls / made
+        repeats = max(1, int(calls / fewer))
+        return seconds(repeats) * calls / repeats
 
     return of_batch
 

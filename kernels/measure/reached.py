@@ -105,8 +105,8 @@ def _text(node: object) -> str:
         return f"[{' '.join(map(_text, node))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    given = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
-    return f"{type(node).__name__}({' '.join(f'{name}={_text(value)}' for name, value in given)})"
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
+    return f"{type(node).__name__}({' '.join(f'{name}={_text(value)}' for name, value in fields)})"
 
 
 _BESIDE = re.compile(r"""f['"]\{__package__\}\.(\w+)['"]""")  # a module whose functions are asked for by name
@@ -134,8 +134,8 @@ class _Module:
         if name in self._imported:
             return set(), [self._imported[name]]
         chosen = [*({name, ""} if self._defined.get(name) else ())] if name else self._defined
-        statements = [statement for each in chosen for statement in self._defined.get(each, ())]
-        return {*map(_text, statements)}, [found for each in statements for found in self._leads_to(each)]
+        statements = [statement for key in chosen for statement in self._defined.get(key, ())]
+        return {*map(_text, statements)}, [place for statement in statements for place in self._leads_to(statement)]
 
     def _leads_to(self, statement: ast.stmt) -> Iterator[Name]:
         for node in _evaluated(statement):

@@ -118,9 +118,9 @@ def recorded(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> pandas.
     import pandas
 
     record = load(op, gpu, results)
-    found = pandas.DataFrame(record.pop("rows"))
-    found.attrs = record
-    return found
+    rows = pandas.DataFrame(record.pop("rows"))
+    rows.attrs = record
+    return rows
 
 
 def frame(rows: Iterable[Row]) -> pandas.DataFrame:

@@ -77,10 +77,10 @@ def describe_measurements(entries: Iterable[dict], op: str) -> str:
 
     def lacks(entry: dict) -> str:
         count, without = failed(entry), entry.get("without")
-        found = ["--quick"] * entry["quick"]
-        found += [f"without {' and '.join(without)}"] if without else []
-        found += [f"{count} row{'s' * (count > 1)} FAILED"] if count else []
-        return "".join(f", {each}" for each in found)
+        notes = ["--quick"] * entry["quick"]
+        notes += [f"without {' and '.join(without)}"] if without else []
+        notes += [f"{count} row{'s' * (count > 1)} FAILED"] if count else []
+        return "".join(f", {note}" for note in notes)
 
     return _describe(entries, op, lacks, "sources", "bench")
 

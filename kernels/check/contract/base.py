@@ -107,18 +107,18 @@ class Contract:
 
     def variants(self, case: Case | None = None) -> list[Call]:
         """A call for each combination of the options that are no numbers: of an activation's name, say."""
-        found = {tuple(o for o in call.options if isinstance(o, str | bool)): call for call in self.calls(case)[::-1]}
-        return list(found.values())[::-1]
+        calls = {tuple(o for o in call.options if isinstance(o, str | bool)): call for call in self.calls(case)[::-1]}
+        return list(calls.values())[::-1]
 
     def kinds(self, case: Case | None = None) -> list[Call]:
         """One of the variants for each set of tensors that the backward reads: each is another path through the op."""
         if not self.declaration.gradients:
             return self.variants(case)
-        found = {}
+        calls = {}
         for call in self.variants(case):
             reads = tuple(isinstance(value, Tensor) for value in self.backward_arguments(call))
-            found.setdefault(reads, call)
-        return list(found.values())
+            calls.setdefault(reads, call)
+        return list(calls.values())
 
     def needed(self, call: Call) -> tuple[bool, ...]:
         """For each leaf of the call, whether it has a gradient."""

@@ -52,8 +52,8 @@ class Dispatch(Contract):
                 call = type(call)("", call.tensors)
                 assert torch.equal(compiled(*call.tensors), step(*call.tensors))
                 if any(needed):
-                    found, want = (gradients(f, call, needed, grads) for f in (compiled, step))
-                    for a, b, need in zip(found, want, needed, strict=True):
+                    actual, want = (gradients(f, call, needed, grads) for f in (compiled, step))
+                    for a, b, need in zip(actual, want, needed, strict=True):
                         assert not need or torch.equal(a, b)
 
     @kernel_backend

@@ -44,8 +44,8 @@ class Pointwise(Contract):
             first = torch.tensor([-1.0, 1.0, math.nan], device=DEVICE).repeat(40).view(5, 24)
             call = Call("", (first, *map(torch.zeros_like, others)), variant.options)
             needed = (True,) + (False,) * len(others)
-            found, want = (gradients(self.function(b), call, needed, incoming)[0] for b in (backend, "eager"))
-            torch.testing.assert_close(found, want, equal_nan=True, msg=lambda text, v=variant: f"{v.name}: {text}")
+            actual, want = (gradients(self.function(b), call, needed, incoming)[0] for b in (backend, "eager"))
+            torch.testing.assert_close(actual, want, equal_nan=True, msg=lambda text, v=variant: f"{v.name}: {text}")
 
     @GPU
     @kernel_backend
@@ -76,15 +76,15 @@ class Pointwise(Contract):
                 yield *(t.view(-1)[start:end] for t in full), Call("", tuple(arguments), options)
 
         out = self.function(backend)(*tensors, *options)
-        for found, call in pieces(out):
-            compare(found, expected(self.op, call))
+        for piece, call in pieces(out):
+            compare(piece, expected(self.op, call))
         grad = draw(shape)
         (grad_x, *_) = gradients(self.function(backend), Call("", tensors, options), flags, grad)
-        for found, incoming, call in pieces(grad_x, grad):
+        for piece, incoming, call in pieces(grad_x, grad):
             # Against the same kernel on 2^28 elements at a time, which other tests hold against float64: eager in
             # float16 rounds in between, and where z is near 0 it takes the other side of a kink.
-            compare(found, gradients(self.function(backend), call, flags, incoming)[0])
-        del grad, grad_x, found, incoming, call
+            compare(piece, gradients(self.function(backend), call, flags, incoming)[0])
+        del grad, grad_x, piece, incoming, call
         if self.has_in_place:
             self.function(backend, in_place=True)(*tensors, *options)
             assert torch.equal(tensors[0], out)

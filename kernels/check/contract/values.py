@@ -53,16 +53,16 @@ class Values(Contract):
 
     def no_tensors(self, call) -> list[tuple]:
         """(arguments, error, message): each tensor in turn is none."""
-        found = []
+        cases = []
         for i, name in enumerate(self.declaration.tensors):
             for wrong in (None, "2", call.tensors[i].cpu().numpy()):
                 arguments = (*call.arguments()[:i], wrong, *call.arguments()[i + 1 :])
-                found.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
-        return found
+                cases.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
+        return cases
 
     def other_tensors(self, call) -> list[tuple]:
         """(arguments, error, message): each tensor behind the first in turn has another dtype, device or shape."""
-        found = []
+        cases = []
         first, *others = self.declaration.tensors
         for i, name in enumerate(others, 1):
             tensor = call.tensors[i]
@@ -73,8 +73,8 @@ class Values(Contract):
                 (tensor[None], ValueError, f"{name} must have shape .*; got \\[1, "),
                 (tensor[:-1], ValueError, f"{name} must have shape .*; got "),
             ):
-                found.append(((*call.arguments()[:i], wrong, *call.arguments()[i + 1 :]), error, message))
-        return found
+                cases.append(((*call.arguments()[:i], wrong, *call.arguments()[i + 1 :]), error, message))
+        return cases
 
     def wrong_input(self, call) -> list[tuple]:
         """(arguments, error, message) of the op's own."""

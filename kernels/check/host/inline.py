@@ -43,11 +43,11 @@ class Function:
         self.last, self.runs = Outcome("ok"), 0
 
     def __call__(self, *arguments: Tensor | float) -> Tensor:
-        tensors = [each for each in arguments if isinstance(each, Tensor)]
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         integers = integers_of(arguments)
         out = torch.empty(tensors[0].shape)  # its poison, where a test has some, is the function's too
-        copies = [torch.empty(each.numel()) for each in tensors]
-        buffers = [_memory(each) for each in tensors] + [each.view(-1).numpy() for each in (out, *copies)]
+        copies = [torch.empty(tensor.numel()) for tensor in tensors]
+        buffers = [_memory(tensor) for tensor in tensors] + [tensor.view(-1).numpy() for tensor in (out, *copies)]
         number, shape = self.run(buffers, integers, len(tensors))
         if shape != list(out.shape):
             raise Refused(Outcome("shape", f"the result has the shape {shape}, and x {list(out.shape)}"), [])
@@ -61,7 +61,7 @@ class Function:
         """(the buffer of the result, its shape): so many buffers are inputs. Refused: there is none."""
         self.last = programs.run(self.program, buffers, integers, backwards=self.runs % 2 == 1)
         self.runs += 1
-        sizes = [each.numbers if isinstance(each, Sparse) else each.size for each in buffers]
+        sizes = [buffer.numbers if isinstance(buffer, Sparse) else buffer.size for buffer in buffers]
         if self.last.status != "ok":
             raise Refused(self.last, sizes)
         number, contiguous, *shape = map(int, self.last.text.split())
@@ -76,16 +76,16 @@ class Function:
 
 def integers_of(arguments: Sequence[Tensor | float]) -> list[int]:
     """As torch_on_host.h reads them: of a tensor its buffer, first number, dimensions, sizes and strides."""
-    found, buffer = [], 0
-    for each in arguments:
-        if isinstance(each, Tensor):
-            found += [buffer, each.storage_offset() % WIDE, each.dim(), *each.shape, *each.stride()]
+    integers, buffer = [], 0
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            integers += [buffer, argument.storage_offset() % WIDE, argument.dim(), *argument.shape, *argument.stride()]
             buffer += 1
-        elif isinstance(each, float):
-            found += struct.unpack("q", struct.pack("d", each))
+        elif isinstance(argument, float):
+            integers += struct.unpack("q", struct.pack("d", argument))
         else:
-            found.append(int(each))
-    return found
+            integers.append(int(argument))
+    return integers
 
 
 WIDE = 4  # numbers of 16 bytes

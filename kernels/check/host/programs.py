@@ -85,8 +85,8 @@ def on_host(source: str) -> str:
     """The text for g++: each kernel<<<grid, block>>>(…) as a call of launch_on_host."""
     extension = FORWARD.search(source)
 
-    def call(found: re.Match) -> str:
-        grid, block, *more = _arguments(found[2])
+    def call(match: re.Match) -> str:
+        grid, block, *more = _arguments(match[2])
         if len(more) > 2:
             raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
         if more and re.fullmatch(r"[1-9]\d*", more[0]):
@@ -94,7 +94,7 @@ def on_host(source: str) -> str:
         grid = f"dim3({grid})" if more[:1] in ([], ["0"]) else f"watch::without_shared({more[0]}, dim3({grid}))"
         if extension:
             grid = f"torch_on_host::on({', '.join([*more[1:], grid])})"
-        return f"launch_on_host({found[1]}, {grid}, dim3({block}), "
+        return f"launch_on_host({match[1]}, {grid}, dim3({block}), "
 
     return re.sub(r", \)", ")", LAUNCH.sub(call, INCLUDES.sub("", source)))
 
@@ -117,32 +117,32 @@ def _calling(source: str, gpu: bool) -> str:
     """call_launch(), which gives launch() its arguments by their types."""
     if extension := FORWARD.search(source):
         return _calling_forward(extension[1])
-    found = SIGNATURE.search(source)
-    if not found:
+    signature = SIGNATURE.search(source)
+    if not signature:
         raise DoesNotCompile("void launch(…) is not there")
-    given, pointers, integers = [], 0, 0
-    for parameter in found[1].split(","):
+    casts, pointers, integers = [], 0, 0
+    for parameter in signature[1].split(","):
         kind = re.sub(r"\w+\s*$", "", parameter.strip()).strip()
         if "*" in kind:
-            given.append(f"({kind})buffers[{pointers}]")
+            casts.append(f"({kind})buffers[{pointers}]")
             pointers += 1
         else:
-            given.append(f"({kind})integers[{integers}]")
+            casts.append(f"({kind})integers[{integers}]")
             integers += 1
     linkage = "" if gpu else 'extern "C" '
-    return f"\n{linkage}void call_launch(void** buffers, const long long* integers) {{ launch({', '.join(given)}); }}\n"
+    return f"\n{linkage}void call_launch(void** buffers, const long long* integers) {{ launch({', '.join(casts)}); }}\n"
 
 
 def _calling_forward(parameters: str) -> str:
-    kinds = [re.sub(r"\w+\s*$", "", each.strip()) for each in parameters.split(",") if each.strip()]
+    kinds = [re.sub(r"\w+\s*$", "", parameter.strip()) for parameter in parameters.split(",") if parameter.strip()]
     names = {"Tensor": "tensor", "double": "number", "float": "number"}
     takes = [next((name for word, name in names.items() if word in kind), "integer") for kind in kinds]
-    given = "".join(f"    auto a{at} = arguments.{kind}();\n" for at, kind in enumerate(takes))
+    declarations = "".join(f"    auto a{at} = arguments.{kind}();\n" for at, kind in enumerate(takes))
     call = f"forward({', '.join(f'a{at}' for at in range(len(takes)))})"
     return f"""
 extern "C" void call_launch(void**, const long long* integers) {{
     torch_on_host::Arguments arguments(integers);
-{given}    torch_on_host::give({call});
+{declarations}    torch_on_host::give({call});
 }}
 """
 
@@ -194,38 +194,38 @@ def _filled(unset: str) -> tuple[str, ...]:
 def reads_unset(source: str, buffers: Sequence[np.ndarray], integers: Sequence[int], got: Outcome, **how: bool) -> bool:
     """Whether this outcome of a run on the host depends on what local variables hold that were given no value."""
     other = run(build(source, unset="zero"), buffers, integers, **how)
-    before, after = ([part.tobytes() for buffer in each.buffers for part in buffer] for each in (got, other))
+    before, after = ([part.tobytes() for buffer in outcome.buffers for part in buffer] for outcome in (got, other))
     return (got.status, got.text, before) != (other.status, other.text, after)
 
 
 def _headers() -> Path:
     """A folder with HEADERS, compiled once: reading the C library's for each text takes most of its compilation."""
     key = hashlib.sha256("".join([compiler(), *WATCHED, *(path.read_text() for path in HEADERS)]).encode()).hexdigest()
-    found = BUILD / f"headers-{key[:16]}"
-    if not found.exists():
-        made = Path(tempfile.mkdtemp(dir=BUILD))
+    folder = BUILD / f"headers-{key[:16]}"
+    if not folder.exists():
+        temp = Path(tempfile.mkdtemp(dir=BUILD))
         for path in HEADERS:
-            shutil.copy(path, made)
+            shutil.copy(path, temp)
         for path in HEADERS:
-            _compile([compiler(), *WATCHED, "-x", "c++-header", made / path.name, "-o", made / f"{path.name}.gch"])
+            _compile([compiler(), *WATCHED, "-x", "c++-header", temp / path.name, "-o", temp / f"{path.name}.gch"])
         try:
-            made.rename(found)
+            temp.rename(folder)
         except OSError:  # another process was first
-            shutil.rmtree(made)
-    return found
+            shutil.rmtree(temp)
+    return folder
 
 
 def _watcher() -> Path:
     """watch.cpp compiled, once."""
     sources = [HERE / "watch.cpp", *OF_WATCH, *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join(path.read_text() for path in sources).encode()).hexdigest()[:16]
-    found = BUILD / f"watch-{key}.o"
-    if not found.exists():
+    object_file = BUILD / f"watch-{key}.o"
+    if not object_file.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-            made = Path(folder) / "watch.o"
-            _compile([compiler(), "-std=c++20", "-O1", f"-I{KERNELS}", "-w", "-c", sources[0], "-o", made])
-            made.replace(found)
-    return found
+            temp = Path(folder) / "watch.o"
+            _compile([compiler(), "-std=c++20", "-O1", f"-I{KERNELS}", "-w", "-c", sources[0], "-o", temp])
+            temp.replace(object_file)
+    return object_file
 
 
 def compiler() -> str:
@@ -239,8 +239,8 @@ def _compile(command: Sequence) -> None:
     except subprocess.TimeoutExpired:
         raise DoesNotCompile(f"the compiler has not ended after {COMPILE_SECONDS} s") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if re.search(r"error|undefined", line)]
-        first = re.sub(r"\S*/", "", (said or done.stderr.splitlines() or ["?"])[0])
+        errors = [line for line in done.stderr.splitlines() if re.search(r"error|undefined", line)]
+        first = re.sub(r"\S*/", "", (errors or done.stderr.splitlines() or ["?"])[0])
         raise DoesNotCompile(f"the compiler says: {first.strip()[:300]}")
 
 
@@ -249,7 +249,7 @@ def run(
     times: bool = False,
 ) -> Outcome:
     """The program's launch() with copies of these buffers, of float32."""
-    given, asked = request_of(buffers, integers, backwards)
+    inputs, asked = request_of(buffers, integers, backwards)
     with tempfile.TemporaryDirectory() as folder:
         request, response = Path(folder) / "request", Path(folder) / "response"
         request.write_bytes(asked)
@@ -260,7 +260,7 @@ def run(
         except subprocess.TimeoutExpired:
             return Outcome("endless", f"{SECONDS} s")
         if done.returncode == -signal.SIGXCPU:
-            sparse = any(isinstance(each, Sparse) for each in buffers)
+            sparse = any(isinstance(buffer, Sparse) for buffer in buffers)
             return Outcome("endless", f"{OF_PROCESSOR[sparse]} s of the processor's time")
         if not response.exists():
             return Outcome("ended", f"{done.returncode}: {done.stderr[-300:]}")
@@ -268,25 +268,25 @@ def run(
     facts = json.loads(line)
     if facts["status"] == "barrier":
         facts["text"] = done.stderr.strip().removeprefix("cuda_on_host: ")
-    found, at = [], 0
+    outputs, at = [], 0
     if rest:
-        for each in given:
-            found.append([])
-            for part in each.segments.values():
-                found[-1].append(np.frombuffer(rest, np.float32, part.size, at).copy())
+        for buffer in inputs:
+            outputs.append([])
+            for part in buffer.segments.values():
+                outputs[-1].append(np.frombuffer(rest, np.float32, part.size, at).copy())
                 at += part.nbytes
-    return Outcome(buffers=found, **facts)
+    return Outcome(buffers=outputs, **facts)
 
 
 def request_of(
     buffers: Sequence[np.ndarray | Sparse], integers: Sequence[int], backwards: bool = False
 ) -> tuple[list[Sparse], bytes]:
     """(the buffers, what a program is given): see watch.cpp."""
-    given = [b if isinstance(b, Sparse) else Sparse(b.size, {0: np.ascontiguousarray(b)}) for b in buffers]
-    head: list[int] = [backwards, any(isinstance(b, Sparse) for b in buffers), len(given)]
-    for each in given:
-        head += [4 * each.numbers, len(each.segments)]
-        head += [n for first, values in each.segments.items() for n in (4 * first, values.nbytes)]
+    inputs = [b if isinstance(b, Sparse) else Sparse(b.size, {0: np.ascontiguousarray(b)}) for b in buffers]
+    head: list[int] = [backwards, any(isinstance(b, Sparse) for b in buffers), len(inputs)]
+    for buffer in inputs:
+        head += [4 * buffer.numbers, len(buffer.segments)]
+        head += [n for first, values in buffer.segments.items() for n in (4 * first, values.nbytes)]
     head += [len(integers), *integers]
-    values = b"".join(part.tobytes() for each in given for part in each.segments.values())
-    return given, np.array(head, dtype=np.int64).tobytes() + values
+    values = b"".join(part.tobytes() for buffer in inputs for part in buffer.segments.values())
+    return inputs, np.array(head, dtype=np.int64).tobytes() + values

@@ -56,6 +56,6 @@ def _library(source: Source, extra: tuple[str, ...]) -> ctypes.CDLL:
             if done.returncode:
                 raise RuntimeError(f"{source.name} does not compile for the host:\n{done.stderr[-2000:]}")
             built.replace(library)
-    found = ctypes.CDLL(str(library))
-    found.launch.restype = ctypes.c_char_p
-    return found
+    dll = ctypes.CDLL(str(library))
+    dll.launch.restype = ctypes.c_char_p
+    return dll

@@ -66,8 +66,8 @@ def draw_model(
     ]
     indices, offsets = draw_ids(rows, heights, bags, ids)
     tensors = (
-        case.tensor(1, device, (rows, inputs)), tables, [each.to(device) for each in indices],
-        [each.to(device) for each in offsets], *draw_layers(plain, 100, (inputs, *hidden, width), device),
+        case.tensor(1, device, (rows, inputs)), tables, [tensor.to(device) for tensor in indices],
+        [tensor.to(device) for tensor in offsets], *draw_layers(plain, 100, (inputs, *hidden, width), device),
         *draw_layers(plain, 200, (width + features * (features + 1) // 2, *top), device),
     )
     name = f"{case} {features} tables, D = {width}, bags {bags or 'of one id'} {precision}"

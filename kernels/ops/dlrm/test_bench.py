@@ -37,8 +37,8 @@ def test_every_implementation_computes_the_reference(count, monkeypatch):
     assert {*cell.implementations} == {"eager", "torch.compile", *settings, "max-autotune", "cuda"}
     for build in cell.implementations.values():
         with on_host():
-            found = build()(*tensors)
-        assert ((found - want).abs() <= 2 * bound).all()
+            out = build()(*tensors)
+        assert ((out - want).abs() <= 2 * bound).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -61,9 +61,9 @@ def test_every_peer_of_main_computes_the_reference(dtype, monkeypatch):
 
 
 def test_what_is_measured():
-    found = {(cell.part, *cell.labels.values()) for cell in bench.cells() if not isinstance(cell, FirstCall)}
-    assert {("main", "main", rows, "float32", "tf32") for rows in (128, 2048, 16384, 65536)} < found
-    assert {("main", "main", rows, "bfloat16") for rows in (128, 2048, 16384, 65536)} < found
+    cells = {(cell.part, *cell.labels.values()) for cell in bench.cells() if not isinstance(cell, FirstCall)}
+    assert {("main", "main", rows, "float32", "tf32") for rows in (128, 2048, 16384, 65536)} < cells
+    assert {("main", "main", rows, "bfloat16") for rows in (128, 2048, 16384, 65536)} < cells
     assert len([*bench.sweep()]) == 4 * 6
 
 
@@ -73,15 +73,15 @@ def test_the_first_calls_statements_are_calls():
     def draw(*shape):
         return torch.randn(shape, generator=generator)
 
-    found = [cell for cell in bench.cells(True) if isinstance(cell, FirstCall)]
-    assert [cell.compiles for cell in found] == [False, True]
-    for cell in found:
+    cells = [cell for cell in bench.cells(True) if isinstance(cell, FirstCall)]
+    assert [cell.compiles for cell in cells] == [False, True]
+    for cell in cells:
         calls = cell.calls
         tensors = calls.inputs(draw, lambda n, below: torch.randint(below, (n,), generator=generator))
-        given = {"eager": dlrm_forward, "dlrm_forward": kernels.dlrm_forward}
-        given |= dict(zip(calls.names, tensors, strict=True))
+        namespace = {"eager": dlrm_forward, "dlrm_forward": kernels.dlrm_forward}
+        namespace |= dict(zip(calls.names, tensors, strict=True))
         with on_host():
-            outs = [eval(calls.statements[name], given) for name in ("eager", *cell.implementations)]
+            outs = [eval(calls.statements[name], namespace) for name in ("eager", *cell.implementations)]
         torch.testing.assert_close(*outs)
 
 
@@ -99,11 +99,11 @@ def test_a_limit_is_of_both_times():
 def test_the_exported_model_is_the_reference():
     cell = bench._latency(bench.MINI, 50, quick=False)
     tensors = tensors_of(cell)
-    served, given = bench._Served(bench.MINI, tensors), (tensors[0], *tensors[4:7])
+    served, inputs = bench._Served(bench.MINI, tensors), (tensors[0], *tensors[4:7])
     with torch.no_grad():
         want = cell.spec.reference(*tensors)
-        torch.testing.assert_close(served(*given), want)
-        torch.testing.assert_close(torch.export.export(served, given).module()(*given), want)
+        torch.testing.assert_close(served(*inputs), want)
+        torch.testing.assert_close(torch.export.export(served, inputs).module()(*inputs), want)
 
 
 @pytest.mark.slow

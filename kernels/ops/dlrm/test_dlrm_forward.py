@@ -140,8 +140,8 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         try:
             for features, width in ((3, 4), (16, 4)):
                 arguments = model(50, bags, features=features, width=width)
-                found = kernels.dlrm_forward(*arguments, backend=backend)
-                torch.testing.assert_close(found, kernels.dlrm_forward(*arguments, backend="eager"), rtol=0, atol=1e-6)
+                out = kernels.dlrm_forward(*arguments, backend=backend)
+                torch.testing.assert_close(out, kernels.dlrm_forward(*arguments, backend="eager"), rtol=0, atol=1e-6)
         finally:
             host.backwards = False
 
@@ -171,25 +171,25 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         layers = [torch.nn.Linear(a, b).to(DEVICE).requires_grad_(False) for a, b in MINI.layers]
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         arguments = *model(2048)[:4], weights[:2], biases[:2], weights[2:], biases[2:], *MINI.activations
-        found = kernels.dlrm_forward(*arguments, backend=backend)
-        assert (found - kernels.dlrm_forward(*arguments, backend="eager")).abs().max() <= 2e-7
+        out = kernels.dlrm_forward(*arguments, backend=backend)
+        assert (out - kernels.dlrm_forward(*arguments, backend="eager")).abs().max() <= 2e-7
 
     @kernel_backend
     def test_ids_in_columns_and_tables_that_are_not_aligned(self, backend):
         dense, tables, indices, *others = model(50, layout="misaligned")
         wanted = kernels.dlrm_forward(dense, tables, indices, *others, backend="eager")
         for ids in (torch.stack(indices, 1), torch.stack(indices, 1).unbind(1), [i.int() for i in indices]):
-            found = kernels.dlrm_forward(dense, tables, ids, *others, backend=backend)
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+            out = kernels.dlrm_forward(dense, tables, ids, *others, backend=backend)
+            torch.testing.assert_close(out, wanted, rtol=0, atol=1e-6)
 
     @every_backend
     def test_any_sequence_of_tensors_will_do(self, backend):
         dense, tables, indices, offsets, *layers = model(20)
-        parameters = [torch.nn.ParameterList(each) for each in (tables, *layers[:4])]
-        given = dense, parameters[0], deque(indices), offsets, *parameters[1:], *layers[4:]
+        parameters = [torch.nn.ParameterList(tensors) for tensors in (tables, *layers[:4])]
+        arguments = dense, parameters[0], deque(indices), offsets, *parameters[1:], *layers[4:]
         with torch.no_grad():
             wanted = kernels.dlrm_forward(dense, tables, indices, offsets, *layers, backend=backend)
-            assert torch.equal(kernels.dlrm_forward(*given, backend=backend), wanted)
+            assert torch.equal(kernels.dlrm_forward(*arguments, backend=backend), wanted)
 
     @every_backend
     @pytest.mark.parametrize("bags", BAGS)
@@ -200,8 +200,8 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         for value in (len(tables[1]), -1, 2**40, -(2**63), 2**63 - 1):
             wrong = [ids.clone() for ids in indices]
             wrong[1][3] = value
-            said = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
-            with pytest.raises(IndexError, match=said):
+            message = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
+            with pytest.raises(IndexError, match=message):
                 call(changed(arguments, 2, wrong))
         assert torch.equal(call(arguments), call(arguments))
 
@@ -228,10 +228,10 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         count = arguments[2][2].shape[0]
         cases = [(5, -1), (5, count + 1), (0, 1), (7, 10**12)] + [(40, count - 1)] * (bags == "closed")
         for position, value in cases:
-            wrong = [each.clone() for each in arguments[3]]
+            wrong = [offsets.clone() for offsets in arguments[3]]
             wrong[2][position] = value
-            said = r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[\d+\] is -?\d+"
-            with pytest.raises(ValueError, match=said):
+            message = r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[\d+\] is -?\d+"
+            with pytest.raises(ValueError, match=message):
                 told_at_once(backend, changed(arguments, 3, wrong))
 
     @kernel_backend
@@ -240,9 +240,9 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
     def test_tiles_of_any_batch(self, backend, dtype, number):
         for rows in (0, 1, 7, 8, 16, 17, 100):
             arguments = tiled(rows, number, dtype=dtype)
-            found, wanted = (kernels.dlrm_forward(*arguments, backend=each) for each in (backend, "eager"))
+            out, wanted = (kernels.dlrm_forward(*arguments, backend=name) for name in (backend, "eager"))
             near = 0.02 if dtype == torch.bfloat16 else 0.002
-            torch.testing.assert_close(found, wanted, rtol=near, atol=near * float(wanted.abs().max()) if rows else 0.0)
+            torch.testing.assert_close(out, wanted, rtol=near, atol=near * float(wanted.abs().max()) if rows else 0.0)
 
     @kernel_backend
     def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(self, backend):
@@ -250,7 +250,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         wanted = kernels.dlrm_forward(*arguments, backend=backend)
         apart = changed(arguments, 2, [torch.stack([ids, -ids - 1], 1)[:, 0] for ids in arguments[2]])
         for position, tensors in ((0, arguments[:1]), (1, arguments[1])):
-            moved = [torch.cat([each.new_empty(1), each.flatten()])[1:].view(each.shape) for each in tensors]
+            moved = [torch.cat([tensor.new_empty(1), tensor.flatten()])[1:].view(tensor.shape) for tensor in tensors]
             apart = changed(apart, position, moved if position else moved[0])
         assert apart[0].data_ptr() % 16 == apart[1][0].data_ptr() % 16 == 4
         assert torch.equal(kernels.dlrm_forward(*apart, backend=backend), wanted)
@@ -265,11 +265,11 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         for value in (len(arguments[1][1]), -1, -(2**63)):
             wrong = [ids.clone() for ids in arguments[2]]
             wrong[1][3] = value
-            said = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
-            with pytest.raises(IndexError, match=said):
+            message = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
+            with pytest.raises(IndexError, match=message):
                 told_at_once(backend, changed(arguments, 2, wrong))
         arguments = tiled(number=1)
-        wrong = [each.clone() for each in arguments[3]]
+        wrong = [offsets.clone() for offsets in arguments[3]]
         wrong[2][5] = -1
         with pytest.raises(ValueError, match=r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[5\] is"):
             told_at_once(backend, changed(arguments, 3, wrong))
@@ -384,8 +384,8 @@ def test_mutations_die(monkeypatch):
             source.cache_clear()
             for host.backwards in (False, True):
                 with on_host():
-                    found = torch.ops.fused_kernels.dlrm_forward.cuda(*map(as_list, call))
-                died = died or not torch.allclose(found, want, rtol=0, atol=1e-5)
+                    out = torch.ops.fused_kernels.dlrm_forward.cuda(*map(as_list, call))
+                died = died or not torch.allclose(out, want, rtol=0, atol=1e-5)
         host.backwards = False
         with contextlib.suppress(IndexError, ValueError):
             kernels.check_ids()
@@ -429,9 +429,9 @@ def test_nothing_is_spilled(shape, tmp_path):
 def test_tiles_compile(shape, rows, dtype, tmp_path):
     """The compiler checks what tile.py computes against tile.cuh."""
     tiles = Tiles(shape, dtype, rows)
-    for each in (tiles_source(tiles), fragments_source(dtype)):
-        image = Path(nvrtc.compiled(nvrtc.Kernel(each, 90), tmp_path).path).read_bytes()
-        assert registers(image) * each.threads <= 65536
+    for program in (tiles_source(tiles), fragments_source(dtype)):
+        image = Path(nvrtc.compiled(nvrtc.Kernel(program, 90), tmp_path).path).read_bytes()
+        assert registers(image) * program.threads <= 65536
         if (lines := sass(image)) is not None:
             counts = opcodes(lines)  # some of what a tile needs again and again is kept in memory, and read once a tile
             assert counts.get("STL", 0) + counts.get("LDL", 0) <= (130 if rows == 32 else 40)
@@ -485,8 +485,8 @@ def test_the_batch_and_the_tables_heights_are_no_part_of_the_source():
     for rows in (3, 2048):
         arguments = model(rows, "open", device="cpu")
         grown = changed(arguments, 1, [torch.cat([table] * rows) for table in arguments[1]])
-        for each in (arguments, grown):
-            recorder.append(recorded(each))
+        for variant in (arguments, grown):
+            recorder.append(recorded(variant))
             sources.add(recorder[-1][0])
     assert len(sources) == 1
     assert [launch[1] for launch in recorder] == [(1,), (1,), (64,), (64,)]

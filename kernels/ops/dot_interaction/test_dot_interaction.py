@@ -78,13 +78,13 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         clean = [self.function(backend)(dense, sparse), *gradients(self.function(backend), call, (True, True), grad)]
         sparse[4, 7, 3] = value
         dense[6, 0] = value
-        found = [self.function(backend)(dense, sparse), *gradients(self.function(backend), call, (True, True), grad)]
+        results = [self.function(backend)(dense, sparse), *gradients(self.function(backend), call, (True, True), grad)]
         want = gradients(self.function("eager"), call, (True, True), grad)
         others = [row for row in range(9) if row not in (4, 6)]
-        for before, after in zip(clean, found, strict=True):
+        for before, after in zip(clean, results, strict=True):
             assert torch.equal(before[others], after[others])
-        assert torch.equal(found[0].isnan(), self.function("eager")(dense, sparse).isnan())
-        for got, eager in zip(found[1:], want, strict=True):
+        assert torch.equal(results[0].isnan(), self.function("eager")(dense, sparse).isnan())
+        for got, eager in zip(results[1:], want, strict=True):
             assert torch.equal(got.isfinite(), eager.isfinite())
 
     @kernel_backend
@@ -153,7 +153,7 @@ def test_the_page_of_the_fast_kernels_says_what_is_recorded():
     table = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert table == recorded_table(), "the table must be\n" + "\n".join(recorded_table())
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    said = 0
+    count = 0
     for section in text.split("\n## ")[1:]:
         kernel, prose = section.split("\n", 1)
         rows = [row for row in cells if row[0] == kernel]
@@ -161,8 +161,8 @@ def test_the_page_of_the_fast_kernels_says_what_is_recorded():
         times, shares = re.findall(r"([\d,.]*\d) µs", prose), re.findall(r"(\d+) %", prose)
         assert set(times) <= {us for row in rows for us in (row[5], *row[7:])}, kernel
         assert set(shares) <= {row[6] for row in rows}, kernel
-        said += len(times) + len(shares)
-    assert said > 10
+        count += len(times) + len(shares)
+    assert count > 10
 
 
 def test_the_page_of_the_fast_kernels_has_a_section_for_each_and_its_links_exist():

@@ -39,9 +39,9 @@ def embedding_bags(
         checks.rises("embedding_bags", "row_offsets", row_offsets, tables.shape[0])
     if offsets is not None and not checks.has_no_values(tables):
         check_offsets(offsets, indices.numel())
-    given = row_offsets, indices, offsets, mode, per_sample_weights
-    if padding_idx in (None, -1) and (found := looked_up_by_torch(tables, *given)) is not None:
-        return found
+    arguments = row_offsets, indices, offsets, mode, per_sample_weights
+    if padding_idx in (None, -1) and (out := looked_up_by_torch(tables, *arguments)) is not None:
+        return out
     rows, inside, padding = table_rows(tables, row_offsets, indices, offsets, padding_idx)
     if out_of_range == "error" and not checks.has_no_values(tables):
         _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
@@ -91,8 +91,8 @@ def looked_up_by_torch(
         return None
     places = ids + first
     if offsets is None:
-        found = F.embedding(places, tables)
-        return found if weights is None else found * weights.unsqueeze(2)
+        vectors = F.embedding(places, tables)
+        return vectors if weights is None else vectors * weights.unsqueeze(2)
     pooled = F.embedding_bag(
         places, tables, offsets, mode=mode, per_sample_weights=weights, include_last_offset=True
     )

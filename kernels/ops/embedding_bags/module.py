@@ -101,15 +101,15 @@ class EmbeddingBags(Derived):
 
         Raises TypeError or ValueError, naming the table, what is expected and what came.
         """
-        found = given_tables.read(f"{cls.__name__}.from_tables", tables, mode, padding_idx)
-        weight, first = nn.Parameter(found.joined(), requires_grad=found.requires_grad), found.weights[0]
-        made = cls(
-            [len(each) for each in found.weights], first.shape[1], found.mode, padding_idx=found.padding_idx,
+        parsed = given_tables.read(f"{cls.__name__}.from_tables", tables, mode, padding_idx)
+        weight, first = nn.Parameter(parsed.joined(), requires_grad=parsed.requires_grad), parsed.weights[0]
+        module = cls(
+            [len(table) for table in parsed.weights], first.shape[1], parsed.mode, padding_idx=parsed.padding_idx,
             out_of_range=out_of_range, backend=backend, device="meta", dtype=first.dtype,
         )
-        made.weight = weight
-        made._write_derived()
-        return made
+        module.weight = weight
+        module._write_derived()
+        return module
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -129,22 +129,22 @@ class EmbeddingBags(Derived):
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         own = self.state_dict_of_tables(prefix)
         if prefix + "weight" not in state_dict and not own.keys().isdisjoint(state_dict):
-            given = {name: state_dict.pop(name) for name in own if name in state_dict}
-            absent = [name for name in own if name not in given]
-            wrong = [name for name in given if getattr(given[name], "shape", None) != own[name].shape]
-            wrong += [name for name in given if name not in wrong and not isinstance(given[name], Tensor)]
+            entries = {name: state_dict.pop(name) for name in own if name in state_dict}
+            absent = [name for name in own if name not in entries]
+            wrong = [name for name in entries if getattr(entries[name], "shape", None) != own[name].shape]
+            wrong += [name for name in entries if name not in wrong and not isinstance(entries[name], Tensor)]
             errors += [
-                f"size mismatch for {name}: the checkpoint has {_described(given[name])}, this table of "
+                f"size mismatch for {name}: the checkpoint has {_described(entries[name])}, this table of "
                 f"{type(self).__name__} is a tensor of shape {list(own[name].shape)}"
                 for name in wrong
             ]
             missing += absent
             state_dict[prefix + "weight"] = self.weight
             if not (self.weight.is_meta or metadata.get("assign_to_params_buffers", False)):
-                for name in given.keys() - {*wrong}:  # table by table, for which no memory is needed
-                    own[name].copy_(given[name])
+                for name in entries.keys() - {*wrong}:  # table by table, for which no memory is needed
+                    own[name].copy_(entries[name])
             elif not (wrong or absent):
-                state_dict[prefix + "weight"] = torch.cat([*given.values()])
+                state_dict[prefix + "weight"] = torch.cat([*entries.values()])
             else:
                 errors.append(f"{prefix}weight is on the device meta, or to be assigned: all its tables must be there")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)

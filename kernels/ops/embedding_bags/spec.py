@@ -79,8 +79,8 @@ class _Pooled(Sums):
         return [error + _smallest(call) for error in super().errors(reference, call, exact)]
 
     def gradients(self, reference, call, needed, grads, rounds):
-        found = super().gradients(reference, call, needed, grads, rounds)
-        return [pair and (pair[0], pair[1] + _smallest(call)) for pair in found]
+        pairs = super().gradients(reference, call, needed, grads, rounds)
+        return [pair and (pair[0], pair[1] + _smallest(call)) for pair in pairs]
 
 
 def _smallest(call: Call) -> float:

@@ -61,8 +61,8 @@ def read(op: str, tables: object, mode: str | None, padding_idx: int | None) -> 
                 )
     modules = {f: table for f, table in enumerate(tables) if isinstance(table, nn.Module)}
     modes = {f: table.mode for f, table in modules.items() if isinstance(table, nn.EmbeddingBag)}
-    found = _common(op, "mode", mode, modes) or "sum"
-    checks.is_one_of(op, "mode", found, ("sum", "mean", "max"))
+    common_mode = _common(op, "mode", mode, modes) or "sum"
+    checks.is_one_of(op, "mode", common_mode, ("sum", "mean", "max"))
     own = {f: table.padding_idx for f, table in modules.items()}
     if padding_idx is not None and (padding_idx := checks.integer(op, "padding_idx", padding_idx)) == -1:
         padding_idx = None
@@ -76,7 +76,7 @@ def read(op: str, tables: object, mode: str | None, padding_idx: int | None) -> 
                 )
     gradients = {f: weight.requires_grad for f, weight in enumerate(weights) if f in modules}
     needs = _common(op, "requires_grad", None, gradients) if gradients else True
-    return Tables([weight.detach() for weight in weights], found, padding, needs)
+    return Tables([weight.detach() for weight in weights], common_mode, padding, needs)
 
 
 def _check(op: str, name: str, table: object) -> None:
@@ -99,14 +99,14 @@ def _check(op: str, name: str, table: object) -> None:
             raise ValueError(f"{op}: {name} must not have {attribute}={value}, since {instead}")
 
 
-def _common(op: str, name: str, given: object, of_tables: Mapping[int, object]) -> object:
+def _common(op: str, name: str, argument: object, of_tables: Mapping[int, object]) -> object:
     """The argument's value, or that of all tables, by their numbers; ValueError where one differs."""
-    expected, said = given, f"the argument {name}"
+    expected, owner = argument, f"the argument {name}"
     for f, value in of_tables.items():
-        if given is None and f == next(iter(of_tables)):
-            expected, said = value, f"tables[{f}]"
+        if argument is None and f == next(iter(of_tables)):
+            expected, owner = value, f"tables[{f}]"
         if value != expected:
             raise ValueError(
-                f"{op}: all tables must have one {name}; {said} has {expected!r}, tables[{f}] has {value!r}"
+                f"{op}: all tables must have one {name}; {owner} has {expected!r}, tables[{f}] has {value!r}"
             )
     return expected

@@ -95,12 +95,12 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
 
     def no_tensors(self, call):
         """Each tensor in turn is none."""
-        found = []
+        cases = []
         for i, name in ((0, "tables"), (1, "row_offsets"), (2, "indices")):
             for wrong in (None, "2", call.tensors[i].cpu().numpy()):
                 arguments = (*call.arguments()[:i], wrong, *call.arguments()[i + 1 :])
-                found.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
-        return found
+                cases.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
+        return cases
 
     def other_tensors(self, call):
         return []
@@ -273,10 +273,10 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = gradient()
+            captured = gradient()
         ids.zero_()
         graph.replay()
-        assert torch.equal(found, gradient())
+        assert torch.equal(captured, gradient())
 
     @every_backend
     @pytest.mark.parametrize(
@@ -308,16 +308,16 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             return
         for offsets in (lying, lying.flip(0), lying - 40, -lying):
             guard = Guard()
-            given = [guard.like(tensor, written=True) for tensor in (tables, offsets, ids)]
+            inputs = [guard.like(tensor, written=True) for tensor in (tables, offsets, ids)]
             with guarded(guard), watched(guard):
-                self.function(backend)(*given, out_of_range="zero")
+                self.function(backend)(*inputs, out_of_range="zero")
             guard.verify()
             if backend == "triton" and DEVICE.type == "cpu":  # whose ids torch.sort sorts, behind a check
                 continue
             guard = Guard()
-            leaf, *given = (guard.like(tensor, written=True) for tensor in (tables, offsets, ids))
+            leaf, *inputs = (guard.like(tensor, written=True) for tensor in (tables, offsets, ids))
             with guarded(guard), watched(guard):
-                self.function(backend)(leaf.requires_grad_(), *given, out_of_range="zero").sum().backward()
+                self.function(backend)(leaf.requires_grad_(), *inputs, out_of_range="zero").sum().backward()
             guard.verify()
         out = self.function(backend)(tables, lying, ids + 4, out_of_range="zero")
         assert not out[1, 1].any()
@@ -327,9 +327,9 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         ids = torch.zeros(1, 1, dtype=torch.long, device=DEVICE).expand(2**31, 1)
         tables = tables_of(1)
         grad, shape = tables[:1, None].expand(2**31, 1, 1), list(tables.shape)
-        given = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
+        arguments = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
-            self.declaration.overload(backend, "backward")(*given, [True, False])
+            self.declaration.overload(backend, "backward")(*arguments, [True, False])
 
     @pytest.mark.skipif(DEVICE.type != "cpu", reason="for the CPU")
     @pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
@@ -340,20 +340,20 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         tables, (ids, offsets) = tables_of(9).requires_grad_(), ragged_ids(20) if ragged else (single_ids(20), None)
         tables.data[3] = torch.nan
         weights = torch.randn(ids.shape).requires_grad_() if mode == "weighted" else None
-        given = ids, offsets, "sum" if weights is not None else mode, weights
+        inputs = ids, offsets, "sum" if weights is not None else mode, weights
         results = []
-        for way in (torchs, lambda *given: None):
-            look_up = lambda *given, way=way: asked.append(way(*given)) or asked[-1]  # noqa: E731
+        for way in (torchs, lambda *arguments: None):
+            look_up = lambda *arguments, way=way: asked.append(way(*arguments)) or asked[-1]  # noqa: E731
             monkeypatch.setattr(eager, "looked_up_by_torch", look_up)
-            out = self.function("eager")(tables, ROW_OFFSETS, *given)
+            out = self.function("eager")(tables, ROW_OFFSETS, *inputs)
             grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2))
             leaves = [tables] if weights is None else [tables, weights]
             results.append((out, *torch.autograd.grad(out, leaves, grad)))
-        assert [found is not None for found in asked] == [True, False]
+        assert [result is not None for result in asked] == [True, False]
         torch.testing.assert_close(*results, equal_nan=True)
         ids.view(-1)[2] = 99
         with pytest.raises(IndexError, match="id 99 of feature"):
-            self.function("eager")(tables, ROW_OFFSETS, *given)
+            self.function("eager")(tables, ROW_OFFSETS, *inputs)
 
     # ------------------------------------------------------------------------------------------------ shapes alone
 
@@ -382,10 +382,10 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             def shapes(tensor):
                 return mode.from_tensor(tensor) if fake else tensor.to("meta")
 
-            given = [tensor if tensor is None else shapes(tensor) for tensor in (ROW_OFFSETS, ids, offsets)]
+            inputs = [tensor if tensor is None else shapes(tensor) for tensor in (ROW_OFFSETS, ids, offsets)]
             tables = shapes(tables_of(5)).requires_grad_()
             for mode_, more in (("sum", shapes(weights)), ("sum", None), ("mean", None), ("max", None)):
-                out = kernels.embedding_bags(tables, *given, mode_, more, 2)
+                out = kernels.embedding_bags(tables, *inputs, mode_, more, 2)
                 assert (out.shape, out.dtype, out.device) == ((10, 3, 5), torch.float32, tables.device)
                 (grad,) = torch.autograd.grad(out.sum(), tables)
                 assert grad.shape == tables.shape
@@ -470,9 +470,9 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @every_backend
     def test_no_tables_and_no_columns(self, backend):
         tables, ids = tables_of(5).requires_grad_(), single_ids(4)
-        for given, shape in (((tables, ROW_OFFSETS[:1], ids[:, :0]), (4, 0, 5)),
-                             ((tables[:, :0], ROW_OFFSETS, ids), (4, 3, 0))):
-            out = self.function(backend)(*given)
+        for inputs, shape in (((tables, ROW_OFFSETS[:1], ids[:, :0]), (4, 0, 5)),
+                              ((tables[:, :0], ROW_OFFSETS, ids), (4, 3, 0))):
+            out = self.function(backend)(*inputs)
             assert out.shape == shape
             out.sum().backward()
         assert not tables.grad.any()
@@ -508,12 +508,12 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         gradients = self.declaration.overload(backend, "prepared")
         position = self.declaration.forms["prepared"].names.index("row_keys")
         for call in self.kinds():
-            given = [*self.declaration.with_prepared(backend, self.backward_arguments(call))]
-            want = gradients(*given)
-            assert given[position].dtype == torch.int32
-            given[position] = given[position].long()
-            for found, same in zip(gradients(*given), want, strict=True):
-                assert torch.equal(found, same)
+            arguments = [*self.declaration.with_prepared(backend, self.backward_arguments(call))]
+            want = gradients(*arguments)
+            assert arguments[position].dtype == torch.int32
+            arguments[position] = arguments[position].long()
+            for actual, same in zip(gradients(*arguments), want, strict=True):
+                assert torch.equal(actual, same)
 
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):

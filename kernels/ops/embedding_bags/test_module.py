@@ -178,14 +178,14 @@ def test_some_of_the_tables_are_loaded_where_a_load_is_not_strict():
     tables = [torch.randn(rows, 6, device=DEVICE) for rows in HEIGHTS]
     module = kernels.EmbeddingBags(HEIGHTS, 6, device=DEVICE)
     before = module.weight.detach().clone()
-    given = {"1.weight": tables[1], "2.weight": tables[2]}
-    assert module.load_state_dict(given, strict=False).missing_keys == ["0.weight"]
+    checkpoint = {"1.weight": tables[1], "2.weight": tables[2]}
+    assert module.load_state_dict(checkpoint, strict=False).missing_keys == ["0.weight"]
     assert torch.equal(module.weight, torch.cat([before[:37], *tables[1:]]))
     with pytest.raises(RuntimeError, match=r"weight is on the device meta, or to be assigned: all its tables must be"):
-        kernels.EmbeddingBags(HEIGHTS, 6, device="meta").load_state_dict(given, strict=False, assign=True)
-    given["0.weight"] = tables[0].cpu().numpy()
+        kernels.EmbeddingBags(HEIGHTS, 6, device="meta").load_state_dict(checkpoint, strict=False, assign=True)
+    checkpoint["0.weight"] = tables[0].cpu().numpy()
     with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight: the checkpoint has a ndarray, this table of"):
-        module.load_state_dict(given)
+        module.load_state_dict(checkpoint)
 
 
 def test_one_of_inference_mode_is_converted_and_its_offsets_stay_integers():
@@ -218,9 +218,9 @@ def hooked(register):
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 @pytest.mark.parametrize("table", [
     with_weight_norm, with_own_forward,
-    lambda: hooked(lambda table: table.register_forward_hook(lambda module, given, out: out + 1)),
-    lambda: hooked(lambda table: table.register_forward_pre_hook(lambda module, given: given)),
-    lambda: hooked(lambda table: table.register_full_backward_hook(lambda module, given, out: None)),
+    lambda: hooked(lambda table: table.register_forward_hook(lambda module, inputs, out: out + 1)),
+    lambda: hooked(lambda table: table.register_forward_pre_hook(lambda module, inputs: inputs)),
+    lambda: hooked(lambda table: table.register_full_backward_hook(lambda module, inputs, out: None)),
     lambda: hooked(lambda table: table.weight.register_hook(lambda gradient: 0 * gradient)),
 ])
 def test_what_tables_do_beside_looking_up_is_not_lost(table):
@@ -229,14 +229,14 @@ def test_what_tables_do_beside_looking_up_is_not_lost(table):
 
 
 def test_tables_that_are_tensors_are_copied():
-    given = [torch.randn(rows, 6, device=DEVICE) for rows in HEIGHTS]
+    tensors = [torch.randn(rows, 6, device=DEVICE) for rows in HEIGHTS]
     with torch.device("meta"):
-        module = kernels.EmbeddingBags.from_tables(tuple(given), mode="mean", padding_idx=0)
+        module = kernels.EmbeddingBags.from_tables(tuple(tensors), mode="mean", padding_idx=0)
     assert (module.mode, module.padding_idx, module.num_embeddings) == ("mean", 0, HEIGHTS)
-    assert torch.equal(module.weight, torch.cat(given))
-    given[0].zero_()
+    assert torch.equal(module.weight, torch.cat(tensors))
+    tensors[0].zero_()
     assert module.weight[:37].any()
-    frozen = [nn.Embedding.from_pretrained(table) for table in given]
+    frozen = [nn.Embedding.from_pretrained(table) for table in tensors]
     assert not kernels.EmbeddingBags.from_tables(frozen).weight.requires_grad
     on_meta = kernels.EmbeddingBags.from_tables([nn.Embedding(3, 6, device="meta")])
     assert on_meta.weight.is_meta

@@ -33,16 +33,16 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     tables = [drawn.tensor(seed, device, (height, width)) for seed, height in enumerate(heights)]
     if case.values == "huge":
         tables = [table / 1024 for table in tables]  # a dozen must not overflow in one order and stay finite in another
-    indices, offsets = ([each.to(device) for each in drawn] for drawn in draw_bags(rows, sum(case.shape), heights))
-    begins = [each[:-1] for each in offsets]
+    indices, offsets = ([tensor.to(device) for tensor in drawn] for drawn in draw_bags(rows, sum(case.shape), heights))
+    begins = [tensor[:-1] for tensor in offsets]
     generator = torch.Generator().manual_seed(rows)
     columns = torch.stack([torch.randint(height, (rows,), generator=generator) for height in heights], 1).to(device)
 
     yield Call(f"{case} bags", (tables, indices, begins), ("sum", False))
     yield Call(f"{case} one id", (tables, list(columns.unbind(1)), None), ("sum", False))
-    narrow = [each.int() for each in indices], [each.int() for each in offsets]
+    narrow = [tensor.int() for tensor in indices], [tensor.int() for tensor in offsets]
     yield Call(f"{case} bags mean int32", (tables, *narrow), ("mean", True))
-    yield Call(f"{case} one id mean int32", (tables, [each.int() for each in columns.unbind(1)], None), ("mean", False))
+    yield Call(f"{case} one id mean int32", (tables, [ids.int() for ids in columns.unbind(1)], None), ("mean", False))
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:

@@ -55,18 +55,18 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
 
     def no_tensors(self, call):
         tables, indices, offsets = call.tensors
-        found = []
+        cases = []
         for i, name in enumerate(("tables", "indices", "offsets")):
             for wrong in ("2", call.tensors[i][0], 7):
                 arguments = (*call.tensors[:i], wrong, *call.tensors[i + 1 :])
                 # The op wants to know where the first lies before it looks at the rest.
-                said = f"{name} must be a " + ("(list of )?tensors?" if i == 0 else "list of tensors")
-                found.append((arguments, TypeError, said + f"; got {type(wrong).__name__}"))
+                message = f"{name} must be a " + ("(list of )?tensors?" if i == 0 else "list of tensors")
+                cases.append((arguments, TypeError, message + f"; got {type(wrong).__name__}"))
         with_none = [tables[0], None, tables[2]], indices, offsets
-        return [*found, (with_none, TypeError, r"tables\[1\] must be a tensor; got NoneType")]
+        return [*cases, (with_none, TypeError, r"tables\[1\] must be a tensor; got NoneType")]
 
     def other_tensors(self, call):
-        found = []
+        cases = []
         for i, name in enumerate(("tables", "indices", "offsets")):
             for wrong, error, message in (
                 (lambda t: t.to(torch.float64 if t.is_floating_point() else torch.int32), TypeError,
@@ -74,12 +74,12 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
                 (lambda t: t.to("meta"), ValueError, rf"{name}\[1\] must be on tables\[0\]'s device, .*; got meta"),
                 (lambda t: t[None], ValueError, rf"{name}\[1\] must have shape .*; got \[1, "),
             ):
-                given = list(call.tensors[i])
-                given[1] = wrong(given[1])
-                found.append(((*call.tensors[:i], given, *call.tensors[i + 1 :]), error, message))
+                tensors = list(call.tensors[i])
+                tensors[1] = wrong(tensors[1])
+                cases.append(((*call.tensors[:i], tensors, *call.tensors[i + 1 :]), error, message))
             fewer = (*call.tensors[:i], call.tensors[i][:-1], *call.tensors[i + 1 :])
-            found.append((fewer, ValueError, "(indices|offsets) must be as many as tables, [23]; got [23]"))
-        return found
+            cases.append((fewer, ValueError, "(indices|offsets) must be as many as tables, [23]; got [23]"))
+        return cases
 
     def wrong_input(self, call):
         tables, indices, offsets = call.tensors
@@ -101,8 +101,8 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
     def test_any_sequence_of_tensors_will_do(self, backend):
         tables, indices, offsets = self.call().tensors
         want = self.function(backend)(tables, indices, offsets)
-        given = nn.ParameterList(tables), tuple(indices), deque(offsets)
-        assert torch.equal(self.function(backend)(*given), want)
+        inputs = nn.ParameterList(tables), tuple(indices), deque(offsets)
+        assert torch.equal(self.function(backend)(*inputs), want)
         empty = nn.ParameterList()
         with pytest.raises(ValueError, match="tables must have one tensor at least; got none"):
             self.function(backend)(empty, [], [])
@@ -138,14 +138,14 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         indices, offsets = draw_bags(5, 1)
         tables, *_ = self.call().tensors
         # Behind the last id lies one of no row: whoever reads it tells of that first.
-        indices = [nn.functional.pad(each, (0, 1), value=2**20).to(DEVICE)[:-1] for each in indices]
+        indices = [nn.functional.pad(tensor, (0, 1), value=2**20).to(DEVICE)[:-1] for tensor in indices]
         count = len(indices[1])
         for position, value in ((0, 1), (3, -1), (2, count + 1), (4, 0), *(((5, count - 1),) if last else ())):
-            spoiled = [each.clone().to(DEVICE) for each in offsets]
+            spoiled = [tensor.clone().to(DEVICE) for tensor in offsets]
             if value == 0 and int(spoiled[1][3]) == 0:
                 continue
             spoiled[1][position] = value
-            spoiled = spoiled if last else [each[:-1] for each in spoiled]
+            spoiled = spoiled if last else [tensor[:-1] for tensor in spoiled]
             with pytest.raises(ValueError, match=r"offsets\[1\] must begin with 0, .*; offsets\[1\]\[\d\] is -?\d+"):
                 self.run(self.function(backend), tables, indices, spoiled, "sum", last)
 
@@ -157,7 +157,7 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         bad[0][0] = 37
         leaves = [table.clone().requires_grad_() for table in tables]
         out = OP.overload("cuda")(leaves, bad, offsets, "sum", False)
-        found = torch.autograd.grad(out, leaves, grad)
+        grads = torch.autograd.grad(out, leaves, grad)
         with pytest.raises(IndexError, match="id 37, at position 0"):
             kernels.check_ids(DEVICE, wait=True)
         bag = int((offsets[0] <= 0).sum()) - 1
@@ -168,7 +168,7 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         torch.testing.assert_close(out.detach(), without)
         of_good = torch.autograd.grad(want, leaves, grad)
         of_good[0][indices[0][0]] -= grad[bag, 0]
-        torch.testing.assert_close(found, of_good)
+        torch.testing.assert_close(grads, of_good)
 
     # ------------------------------------------------------------------------------------------------------ the rest
 
@@ -178,13 +178,13 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         tables = [torch.randn(3 + k % 5, 8, device=DEVICE) for k in range(150)]
         indices = [torch.randint(3, (6,), device=DEVICE) for _ in tables]
         offsets = [torch.tensor([0, 1, 1, 4], device=DEVICE)] * 150
-        for given in ((indices, None), (indices, offsets)):
+        for inputs in ((indices, None), (indices, offsets)):
             leaves = [table.clone().requires_grad_(k != 70) for k, table in enumerate(tables)]
-            out, want = self.function(backend)(leaves, *given), OP.eager(leaves, *given)
-            assert torch.equal(out, want) if given[1] is None else torch.allclose(out, want)
+            out, want = self.function(backend)(leaves, *inputs), OP.eager(leaves, *inputs)
+            assert torch.equal(out, want) if inputs[1] is None else torch.allclose(out, want)
             grad, wanted = torch.randn_like(out), [leaf for leaf in leaves if leaf.requires_grad]
-            found, exact = (torch.autograd.grad(each, wanted, grad) for each in (out, want))
-            torch.testing.assert_close(found, exact)
+            grads, exact = (torch.autograd.grad(output, wanted, grad) for output in (out, want))
+            torch.testing.assert_close(grads, exact)
 
     @kernel_backend
     def test_a_table_of_no_rows_and_ids_of_no_memory_order(self, backend):
@@ -195,8 +195,8 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         out = self.function(backend)(leaves, indices, offsets)
         assert torch.equal(out, OP.eager(leaves, indices, offsets))
         assert torch.equal(out[:, 1], torch.zeros(2, 8, device=DEVICE))
-        found = torch.autograd.grad(out.sum(), leaves)
-        assert [tuple(grad.shape) for grad in found] == [(4, 8), (0, 8)]
+        grads = torch.autograd.grad(out.sum(), leaves)
+        assert [tuple(grad.shape) for grad in grads] == [(4, 8), (0, 8)]
         reversed_ = [table.flip(0).detach() for table in (tables[0], tables[0] * 2, tables[0] - 1)]
         columns = torch.tensor([[1, 2, 3], [0, 1, 3]], device=DEVICE)
         assert torch.equal(self.function(backend)(reversed_, list(columns.unbind(1))),
@@ -207,12 +207,12 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
     def test_it_is_nn_embedding_bag_a_table(self, backend, mode):
         (tables, indices, offsets) = self.call(Case((40, 12))).tensors
         bags = [nn.EmbeddingBag(len(table), 12, mode=mode, _weight=table.clone()) for table in tables]
-        want = torch.stack([bag(*given) for bag, *given in zip(bags, indices, offsets, strict=True)], 1)
+        want = torch.stack([bag(*inputs) for bag, *inputs in zip(bags, indices, offsets, strict=True)], 1)
         out = self.function(backend)([bag.weight for bag in bags], indices, offsets, mode)
         torch.testing.assert_close(out, want)
         grad = torch.randn_like(out)
         weights = [bag.weight for bag in bags]
-        one, other = (torch.autograd.grad(each, weights, grad) for each in (out, want))
+        one, other = (torch.autograd.grad(output, weights, grad) for output in (out, want))
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)  # sums of some hundred terms in another order
 
     @kernel_backend
@@ -221,10 +221,10 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         indices, offsets = draw_bags(400, 3)
         tables = [torch.randn(height, 5, device=DEVICE) for height in HEIGHTS]
         call = self.call()
-        lists = tuple([each.to(DEVICE) for each in one] for one in (indices, offsets))
+        lists = tuple([tensor.to(DEVICE) for tensor in one] for one in (indices, offsets))
         for mode in ("sum", "mean"):
-            given = type(call)("chunks", (tables, *lists), (mode, True))
-            check_gradients(self.op, self.function(backend), given, self.needed(given), self.grads(given))
+            chunked = type(call)("chunks", (tables, *lists), (mode, True))
+            check_gradients(self.op, self.function(backend), chunked, self.needed(chunked), self.grads(chunked))
 
     def test_auto_is_cuda_where_it_can_run(self, monkeypatch):
         for reason, chosen in (("", "cuda"), ("no nvcc", "eager")):
@@ -243,9 +243,9 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            found = torch.autograd.grad(run(function, *leaves), wanted, grad)
+            grads = torch.autograd.grad(run(function, *leaves), wanted, grad)
         graph.replay()
-        assert all(map(torch.equal, found, want))
+        assert all(map(torch.equal, grads, want))
 
     @every_backend
     @pytest.mark.parametrize("tables", [{"a": torch.ones(2, 2)}, "abc", iter([torch.ones(2, 2)])])
@@ -272,11 +272,11 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         """The overload itself: the public function cannot be called so."""
         ids = [torch.tensor([0, 1, 2], device=DEVICE) for _ in range(2)]
         ends = [torch.tensor([0, 1], device=DEVICE) for _ in range(2)]
-        given = {"grad_out": torch.ones(2, 2, 4), "shapes": [2, 5, 4, 2, 7, 4], "mode": "sum", "last": False} | change
+        kwargs = {"grad_out": torch.ones(2, 2, 4), "shapes": [2, 5, 4, 2, 7, 4], "mode": "sum", "last": False} | change
         overload = getattr(torch.ops.fused_kernels.embedding_bags_apart_backward, backend)
         with pytest.raises((ValueError, RuntimeError), match=message):
             overload(
-                given["grad_out"].to(DEVICE), ids, ends, given["shapes"], given["mode"], given["last"], [True, True]
+                kwargs["grad_out"].to(DEVICE), ids, ends, kwargs["shapes"], kwargs["mode"], kwargs["last"], [True, True]
             )
 
     @kernel_backend
@@ -284,8 +284,8 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         tables, indices, offsets = self.call().tensors
         function = functools.partial(self.function(backend), tables)
         want = function(indices, offsets)
-        assert torch.equal(function([each.int() for each in indices], offsets), want)
-        assert torch.equal(function(indices, [each.int() for each in offsets]), want)
+        assert torch.equal(function([tensor.int() for tensor in indices], offsets), want)
+        assert torch.equal(function(indices, [tensor.int() for tensor in offsets]), want)
 
     @kernel_backend
     def test_long_bags_go_by_turns(self, backend):

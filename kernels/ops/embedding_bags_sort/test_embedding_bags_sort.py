@@ -36,9 +36,9 @@ class TestEmbeddingBagsSort(Contract):
                     tensor if tensor is None else mode.from_tensor(tensor) if fake else tensor.to("meta")
                     for tensor in call.tensors
                 ]
-                found = self.function("auto")(*tensors, *call.options)
+                outputs = self.function("auto")(*tensors, *call.options)
             want = self.function("eager")(*call.arguments())
-            assert [(one.shape, one.dtype) for one in found] == [(one.shape, one.dtype) for one in want]
+            assert [(one.shape, one.dtype) for one in outputs] == [(one.shape, one.dtype) for one in want]
 
     @no_triton
     def test_all_ids_at_once_and_a_block_a_table_give_the_same(self, backend):
@@ -152,16 +152,16 @@ class TestEmbeddingBagsSort(Contract):
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                found = function()
+                captured = function()
             call.tensors[0].copy_(call.tensors[0].flip(0))
             graph.replay()
-            assert all(torch.equal(one, other) for one, other in zip(found, function(), strict=True))
+            assert all(torch.equal(one, other) for one, other in zip(captured, function(), strict=True))
 
     @GPU
     def test_more_rows_than_32_bits_hold(self):
         rows = 2**33
         ids = torch.randint(rows, (1000, 1), device=DEVICE)
         row_offsets = torch.tensor([0, rows], device=DEVICE)
-        given = ids, row_offsets, None, rows
-        for one, other in zip(self.function("cuda")(*given), self.function("eager")(*given), strict=True):
+        arguments = ids, row_offsets, None, rows
+        for one, other in zip(self.function("cuda")(*arguments), self.function("eager")(*arguments), strict=True):
             assert torch.equal(one, other)

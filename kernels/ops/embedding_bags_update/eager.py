@@ -22,8 +22,8 @@ def embedding_bags_sgd_(
     padding_idx: int | None = None,
 ) -> Tensor:
     """tables [R, D] updated in place and returned; grad [B, F, D] is that of embedding_bags' output."""
-    found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
-    return update_(tables, None, *found, learning_rate, "sgd")
+    updates = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
+    return update_(tables, None, *updates, learning_rate, "sgd")
 
 
 def embedding_bags_adagrad_(
@@ -32,8 +32,8 @@ def embedding_bags_adagrad_(
     padding_idx: int | None = None, eps: float = 1e-10,
 ) -> Tensor:
     """The same by Adagrad; state [R, D] float32 is updated too."""
-    found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
-    return update_(tables, state, *found, learning_rate, "adagrad", eps)
+    updates = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
+    return update_(tables, state, *updates, learning_rate, "adagrad", eps)
 
 
 def embedding_bags_rowwise_adagrad_(
@@ -42,8 +42,8 @@ def embedding_bags_rowwise_adagrad_(
     padding_idx: int | None = None, eps: float = 1e-10,
 ) -> Tensor:
     """The same by Adagrad with one number of state a row: state [R] float32."""
-    found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
-    return update_(tables, state, *found, learning_rate, "rowwise_adagrad", eps)
+    updates = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
+    return update_(tables, state, *updates, learning_rate, "rowwise_adagrad", eps)
 
 
 def row_gradients(

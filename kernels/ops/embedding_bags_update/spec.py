@@ -74,8 +74,8 @@ class _Updates(Sums):
         parts = []
         for sign in (lambda value: value, torch.abs):  # g, and Σ |terms|: what SGD of rate -1 adds to zeros
             summed = torch.zeros_like(tables)
-            given = (sign(grad), bags, lengths, None if weights is None else sign(weights))
-            embedding_bags_update(summed, state, keys, positions, *given, -1.0, "sgd")
+            inputs = (sign(grad), bags, lengths, None if weights is None else sign(weights))
+            embedding_bags_update(summed, state, keys, positions, *inputs, -1.0, "sgd")
             parts.append(summed.nan_to_num(0, 0, 0))
         g, terms = parts[0].abs(), parts[1]
         size = tables.abs() + float(rate) * terms

@@ -38,8 +38,8 @@ def drawn(batch=64, width=8, dtype=torch.float32, seed=0):
     ids = torch.stack([torch.randint(h, (batch,), generator=generator) for h in HEIGHTS], 1)
     grad = torch.randn(batch, len(HEIGHTS), width, generator=generator).to(dtype)
     states = {"sgd": torch.empty(0), "adagrad": full, "rowwise_adagrad": full[:, 0].clone()}
-    given = (tables, torch.tensor(ROW_OFFSETS), ids, grad)
-    tables, row_offsets, ids, grad = (tensor.to(DEVICE) for tensor in given)
+    tensors = (tables, torch.tensor(ROW_OFFSETS), ids, grad)
+    tables, row_offsets, ids, grad = (tensor.to(DEVICE) for tensor in tensors)
     return tables, {rule: state.to(DEVICE) for rule, state in states.items()}, row_offsets, ids, grad
 
 
@@ -58,26 +58,26 @@ def exact(rule, tables, state, row_offsets, ids, grad, rate, **more):
     tables, state = tables.double(), state.double()
     weights = more.get("per_sample_weights")
     more |= {"per_sample_weights": None if weights is None else weights.double()}
-    given = (row_offsets, ids, grad.double(), float(rate))
+    arguments = (row_offsets, ids, grad.double(), float(rate))
     if rule == "sgd":
-        eager.embedding_bags_sgd_(tables, *given, **more)
+        eager.embedding_bags_sgd_(tables, *arguments, **more)
     else:
-        getattr(eager, f"embedding_bags_{rule}_")(tables, state, *given, **more)
+        getattr(eager, f"embedding_bags_{rule}_")(tables, state, *arguments, **more)
     return tables, state
 
 
-def updated(backend, rule, tables, state, *given, **more):
+def updated(backend, rule, tables, state, *arguments, **more):
     """The public function on copies: (tables, state)."""
     tables, state = tables.clone(), state.clone()
     function = getattr(kernels, f"embedding_bags_{rule}_")
     states = () if rule == "sgd" else (state,)
-    assert function(tables, *states, *given, backend=backend, **more) is tables
+    assert function(tables, *states, *arguments, backend=backend, **more) is tables
     return tables, state
 
 
-def close(found, want, dtype=torch.float32):
+def close(actual, want, dtype=torch.float32):
     """Sums of up to some 60 terms of about 1, and in the state their squares: a few roundings each."""
-    for one, other in zip(found, want, strict=True):
+    for one, other in zip(actual, want, strict=True):
         rtol, atol = (2e-6, 2e-5) if one.dtype == torch.float32 else (torch.finfo(dtype).eps, 1e-5)
         torch.testing.assert_close(one.double(), other, rtol=rtol, atol=atol)
 
@@ -181,8 +181,8 @@ class TestUpdates(Contract):
         tables, states, row_offsets, ids, grad = drawn(30, width, dtype)
         weights = torch.randn(ids.shape, device=DEVICE).to(dtype)
         for more in ({"padding_idx": 1}, {"per_sample_weights": weights}):
-            given = (rule, tables, states[rule], row_offsets, ids.int(), grad, 0.1)
-            close(updated(backend, *given, **more), exact(*given, **more), dtype)
+            arguments = (rule, tables, states[rule], row_offsets, ids.int(), grad, 0.1)
+            close(updated(backend, *arguments, **more), exact(*arguments, **more), dtype)
 
     @every_backend
     @every_rule
@@ -194,9 +194,9 @@ class TestUpdates(Contract):
             {}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 0}, {"per_sample_weights": weights},
             {"per_sample_weights": weights, "padding_idx": 2},
         ):
-            given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+            arguments = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
             more = {**more, "offsets": offsets.int() if "padding_idx" in more else offsets}
-            close(updated(backend, *given, **more), exact(*given, **more))
+            close(updated(backend, *arguments, **more), exact(*arguments, **more))
 
     @every_backend
     @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
@@ -210,16 +210,16 @@ class TestUpdates(Contract):
         optimizer = make(parameters, lr=0.1)
         state = torch.zeros_like(tables) if rule == "adagrad" else torch.empty(0, device=DEVICE)
         for step in range(3):
-            found = []
+            pooled = []
             for f, parameter in enumerate(parameters):
                 own = offsets[20 * f : 20 * f + 21]
-                found.append(F.embedding_bag(ids[own[0] : own[-1]], parameter, own - own[0], mode=mode, sparse=True,
-                                             include_last_offset=True))
+                pooled.append(F.embedding_bag(ids[own[0] : own[-1]], parameter, own - own[0], mode=mode, sparse=True,
+                                              include_last_offset=True))
             optimizer.zero_grad()
-            torch.stack(found, 1).backward(grad.double() * (step + 1))
+            torch.stack(pooled, 1).backward(grad.double() * (step + 1))
             optimizer.step()
-            given = (row_offsets, ids, grad * (step + 1), 0.1)
-            tables, state = updated(backend, rule, tables, state, *given, offsets=offsets, mode=mode)
+            arguments = (row_offsets, ids, grad * (step + 1), 0.1)
+            tables, state = updated(backend, rule, tables, state, *arguments, offsets=offsets, mode=mode)
         want = torch.cat([parameter.detach() for parameter in parameters])
         torch.testing.assert_close(tables.double(), want, rtol=1e-5, atol=1e-4)
 
@@ -234,8 +234,8 @@ class TestUpdates(Contract):
                 g = torch.stack(hits).sum(0)
                 total[row] += (g * g).mean()
                 want[row] -= 0.2 * g / (total[row].sqrt() + 1e-3)
-        found = updated(backend, "rowwise_adagrad", tables, state, row_offsets, ids, grad, 0.2, eps=1e-3)
-        close(found, (want, total))
+        actual = updated(backend, "rowwise_adagrad", tables, state, row_offsets, ids, grad, 0.2, eps=1e-3)
+        close(actual, (want, total))
 
     @every_backend
     @every_rule
@@ -244,23 +244,23 @@ class TestUpdates(Contract):
         tables, states, row_offsets, *_ = drawn()
         ids = torch.tensor([[i] * 3 for i in HOSTILE if dtype == torch.int64 or -(2**31) <= i < 2**31], dtype=dtype)
         grad = torch.randn(len(ids), 3, 8, device=DEVICE)
-        found = updated(backend, rule, tables, states[rule], row_offsets, ids.to(DEVICE), grad, 0.1)
-        assert torch.equal(found[0], tables)
-        assert torch.equal(found[1], states[rule])
+        results = updated(backend, rule, tables, states[rule], row_offsets, ids.to(DEVICE), grad, 0.1)
+        assert torch.equal(results[0], tables)
+        assert torch.equal(results[1], states[rule])
 
     @every_backend
     @every_rule
     @pytest.mark.parametrize("ids", ["one id", "an id a table", "all distinct", "no ids"])
     def test_duplicates(self, backend, rule, ids):
-        tables, states, row_offsets, found, grad = drawn(batch={"no ids": 0, "all distinct": 3}.get(ids, 100))
+        tables, states, row_offsets, indices, grad = drawn(batch={"no ids": 0, "all distinct": 3}.get(ids, 100))
         if ids == "one id":
-            found = torch.full_like(found, 2).index_fill(1, torch.tensor([0, 1], device=DEVICE), -1)
+            indices = torch.full_like(indices, 2).index_fill(1, torch.tensor([0, 1], device=DEVICE), -1)
         elif ids == "an id a table":
-            found = torch.full_like(found, 1)
+            indices = torch.full_like(indices, 1)
         elif ids == "all distinct":
-            found = torch.arange(3, device=DEVICE)[:, None].expand(3, 3)
-        given = (rule, tables, states[rule], row_offsets, found, grad, 0.1)
-        got, want = updated(backend, *given), exact(*given)
+            indices = torch.arange(3, device=DEVICE)[:, None].expand(3, 3)
+        arguments = (rule, tables, states[rule], row_offsets, indices, grad, 0.1)
+        got, want = updated(backend, *arguments), exact(*arguments)
         for one, other in zip(got, want, strict=True):  # 100 terms that cancel
             torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-4)
 
@@ -283,8 +283,8 @@ class TestUpdates(Contract):
         tables, ids = torch.zeros(8, 4, device=DEVICE), torch.tensor([[2, 0, 0]] * 20, device=DEVICE)
         state, grad = torch.zeros_like(tables), torch.ones(20, 3, 4, device=DEVICE)
         row_offsets = torch.tensor([0, 4, 2, 8], device=DEVICE)  # row 2 is of the first table and of the third
-        given = (tables, state, row_offsets, ids, grad, 0.1)
-        call = functools.partial(kernels.embedding_bags_adagrad_, *given, backend=backend)
+        arguments = (tables, state, row_offsets, ids, grad, 0.1)
+        call = functools.partial(kernels.embedding_bags_adagrad_, *arguments, backend=backend)
         if backend == "triton" and DEVICE.type == "cpu":  # whose sort is the reference's
             with pytest.raises(ValueError, match="row_offsets must rise from 0 to at most 8 and never fall"):
                 call()
@@ -297,8 +297,8 @@ class TestUpdates(Contract):
     def test_a_row_of_nan_stays_where_it_is(self, backend):
         tables, states, row_offsets, ids, grad = drawn()
         tables[5], grad[7, 2] = torch.nan, torch.nan
-        given = ("adagrad", tables, states["adagrad"], row_offsets, ids, grad, 0.1)
-        got, want = updated(backend, *given)[0], exact(*given)[0]
+        arguments = ("adagrad", tables, states["adagrad"], row_offsets, ids, grad, 0.1)
+        got, want = updated(backend, *arguments)[0], exact(*arguments)[0]
         assert torch.equal(got.isnan(), want.isnan())
         assert set(want.isnan().any(1).nonzero().flatten().tolist()) == {5, 10 + int(ids[7, 2])}
 
@@ -318,8 +318,8 @@ class TestUpdates(Contract):
         rate = torch.tensor(0.0, device=DEVICE)
         for value in (0.5, 0.25):
             rate.fill_(value)
-            found = updated(backend, "adagrad", tables, states["adagrad"], row_offsets, ids, grad, rate)
-            close(found, exact("adagrad", tables, states["adagrad"], row_offsets, ids, grad, value))
+            actual = updated(backend, "adagrad", tables, states["adagrad"], row_offsets, ids, grad, rate)
+            close(actual, exact("adagrad", tables, states["adagrad"], row_offsets, ids, grad, value))
 
     @every_backend
     @every_rule
@@ -327,7 +327,7 @@ class TestUpdates(Contract):
         tables, states, row_offsets, ids, grad = drawn(batch=4)
         state = states[rule]
         op = f"embedding_bags_{rule}_"
-        for given, more, error, message in (
+        for inputs, more, error, message in (
             ((row_offsets, ids, grad[:, :2]), {}, ValueError, r"grad must have shape \[4, 3, 8\]"),
             ((row_offsets, ids, grad.half()), {}, TypeError, "grad must have tables's dtype, float32; got float16"),
             ((row_offsets, ids, None), {}, TypeError, "grad must be a tensor; got NoneType"),
@@ -340,7 +340,7 @@ class TestUpdates(Contract):
             ((row_offsets, ids, grad), {"per_sample_weights": ids}, TypeError, "per_sample_weights must have"),
         ):
             with pytest.raises(error, match=f"^{op}: {message}"):
-                updated(backend, rule, tables, state, *given, 0.1, **more)
+                updated(backend, rule, tables, state, *inputs, 0.1, **more)
         with pytest.raises(TypeError, match="indices must be int32 or int64; got float32"):
             updated(backend, rule, tables, state, row_offsets, ids.float(), grad, 0.1)
         with pytest.raises(TypeError, match="learning_rate must be a number or a 0-d tensor; got str"):
@@ -360,14 +360,14 @@ class TestUpdates(Contract):
         tables, states, row_offsets, ids, grad = drawn(batch=4)
         state, none = states[rule], torch.zeros_like(row_offsets)
         shape = {"sgd": state.shape, "adagrad": (0, 8), "rowwise_adagrad": (0,)}[rule]
-        for given in (
+        for inputs in (
             (tables[:0], state.new_empty(shape), none, ids, grad),
             (tables, state, row_offsets[:1], ids[:, :0], grad[:, :0]),
             (tables[:, :0], state[:, :0] if rule == "adagrad" else state, row_offsets, ids, grad[..., :0]),
         ):
-            found = updated(backend, rule, *given, 0.1)
-            assert torch.equal(found[0], given[0])
-            assert rule == "rowwise_adagrad" or torch.equal(found[1], given[1])
+            results = updated(backend, rule, *inputs, 0.1)
+            assert torch.equal(results[0], inputs[0])
+            assert rule == "rowwise_adagrad" or torch.equal(results[1], inputs[1])
 
     @every_rule
     def test_tensors_without_values_are_left_as_they_are(self, rule):
@@ -375,14 +375,14 @@ class TestUpdates(Contract):
         tables, states, row_offsets, ids, grad = drawn(batch=4)
         state = () if rule == "sgd" else (states[rule],)
         update = getattr(kernels, f"embedding_bags_{rule}_")
-        given = [tensor.to("meta") for tensor in (tables, *state, row_offsets, ids, grad)]
-        assert update(*given, 0.1) is given[0]
+        inputs = [tensor.to("meta") for tensor in (tables, *state, row_offsets, ids, grad)]
+        assert update(*inputs, 0.1) is inputs[0]
         with FakeTensorMode() as mode:
-            given = [mode.from_tensor(tensor) for tensor in (tables, *state, row_offsets, ids, grad)]
-            assert update(*given, 0.1) is given[0]
+            inputs = [mode.from_tensor(tensor) for tensor in (tables, *state, row_offsets, ids, grad)]
+            assert update(*inputs, 0.1) is inputs[0]
             offsets = mode.from_tensor(torch.arange(13, device=DEVICE))
-            given[-2] = given[-2].flatten()
-            assert update(*given, 0.1, offsets, "mean") is given[0]
+            inputs[-2] = inputs[-2].flatten()
+            assert update(*inputs, 0.1, offsets, "mean") is inputs[0]
 
     @every_backend
     def test_gradients_are_refused(self, backend):
@@ -455,6 +455,6 @@ class TestUpdates(Contract):
     def test_under_the_sanitizer(self, backend, rule):
         for width in (7, 16):
             tables, states, row_offsets, ids, grad = drawn(batch=300, width=width)
-            given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
-            for one, other in zip(updated(backend, *given), exact(*given), strict=True):
+            arguments = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+            for one, other in zip(updated(backend, *arguments), exact(*arguments), strict=True):
                 torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-4)

@@ -50,8 +50,8 @@ class FusedMLP(nn.Sequential):
     def __init__(self, layers: nn.Sequential, *, backend: str = "auto"):
         super().__init__()
         _activations(layers)
-        if taken := [name for name in layers._modules if name in ("layers", "backend")]:
-            raise ValueError(f"FusedMLP: layers must not have a part of the name {taken[0]!r}, which is FusedMLP's own")
+        if names := [name for name in layers._modules if name in ("layers", "backend")]:
+            raise ValueError(f"FusedMLP: layers must not have a part of the name {names[0]!r}, which is FusedMLP's own")
         if backend not in BACKENDS:
             raise ValueError(f"FusedMLP: backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
         self.layers, self.backend = layers, backend
@@ -162,23 +162,23 @@ def _activations(layers: nn.Sequential) -> tuple[str, str]:
     """(activation, final activation) of a Sequential, as `mlp` takes them."""
     if not isinstance(layers, nn.Sequential) or type(layers).forward is not nn.Sequential.forward:
         raise ValueError(f"FusedMLP: layers must be an nn.Sequential; got {type(layers).__name__}")
-    found = []
+    activations = []
     for part in layers:
         if type(part) is nn.Linear:
-            found.append("identity")
-        elif not found or not (name := NAMES.get(_kind(part))) or found[-1] != "identity":
+            activations.append("identity")
+        elif not activations or not (name := NAMES.get(_kind(part))) or activations[-1] != "identity":
             raise ValueError(
                 "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
                 f"erf, Identity or nothing behind it; got {part}"
             )
         else:
-            found[-1] = name
-    if not found or len({*found[:-1]}) > 1:
+            activations[-1] = name
+    if not activations or len({*activations[:-1]}) > 1:
         raise ValueError(
             "FusedMLP: layers must have nn.Linear layers, with the same activation after all but the last; got "
-            f"{', '.join(found) or 'no layer'}"
+            f"{', '.join(activations) or 'no layer'}"
         )
-    return found[0] if found[:-1] else "relu", found[-1]
+    return activations[0] if activations[:-1] else "relu", activations[-1]
 
 
 def mlp(

@@ -73,7 +73,7 @@ class PackedMLP:
         """Whether a layer has another parameter by now (pruned, parametrized, replaced), or one has a hook, which is to
         see its gradient."""
         own = [linear._parameters for linear in self.linears]
-        now = (*(given.get("weight") for given in own), *(given.get("bias") for given in own))
+        now = (*(parameters.get("weight") for parameters in own), *(parameters.get("bias") for parameters in own))
         for parameter, ours in zip(now, self.parameters, strict=True):
             if parameter is not ours or ours._backward_hooks or ours._post_accumulate_grad_hooks:
                 return True
@@ -159,12 +159,12 @@ class PackedMLP:
             raise RuntimeError(
                 "PackedMLP: a parameter was moved or frozen since it was laid out; make the optimizer anew"
             )
-        given = [
+        filled = [
             torch.zeros_like(parameter) if gradient is None else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
         with torch.no_grad():
-            self.buffer.grad = self.joined(given)
+            self.buffer.grad = self.joined(filled)
         self._show()
 
     def split(self, buffer: Tensor) -> tuple[Tensor, ...]:

@@ -118,12 +118,12 @@ class Layers:
             g, e_g, flips = g @ w, _norm(e_g, w) + own, _norm(flips, w)
         padding = call.tensors[0].shape[1] - g.shape[1]
         error = 2 * (e_g + eps * g.abs()) + 5 * flips
-        of_x = tuple(torch.nn.functional.pad(each, (0, padding)) for each in (g, error))
-        found = [of_x, *reversed(of_weights), *reversed(of_biases)]
+        of_x = tuple(torch.nn.functional.pad(tensor, (0, padding)) for tensor in (g, error))
+        pairs = [of_x, *reversed(of_weights), *reversed(of_biases)]
         small = _smallest(call)
         return [
             (exact, _finite(error, exact) + small) if need else None
-            for (exact, error), need in zip(found, needed, strict=True)
+            for (exact, error), need in zip(pairs, needed, strict=True)
         ]
 
     def _forward(self, call: Call) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -163,7 +163,7 @@ def _norm(a: Tensor, b: Tensor) -> Tensor:
     """√(a² b²), as a product of matrices; scaled, as the squares of large numbers are none."""
     if not (a.numel() and b.numel()):
         return a @ b
-    rows, columns = (_finite(each.abs(), each).amax(d, keepdim=True).clamp_min(1e-300) for each, d in ((a, 1), (b, 0)))
+    rows, columns = (_finite(m.abs(), m).amax(d, keepdim=True).clamp_min(1e-300) for m, d in ((a, 1), (b, 0)))
     return ((a / rows).square() @ (b / columns).square()).sqrt() * rows * columns
 
 

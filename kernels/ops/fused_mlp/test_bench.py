@@ -15,16 +15,16 @@ COLUMNS = packing.padded(19)
 @pytest.fixture
 def columns(monkeypatch):
     """How many columns x and the weight of each product had; nothing is compiled."""
-    found = []
+    counts = []
     linear = F.linear
 
     def noted(x, weight, bias):
-        found.append((x.shape[1], weight.shape[1]))
+        counts.append((x.shape[1], weight.shape[1]))
         return linear(x, weight, bias)
 
     monkeypatch.setattr(F, "linear", noted)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("peer", ["eager", "torch.compile", "max-autotune"])
@@ -49,15 +49,15 @@ def test_each_peer_of_a_product_of_odd_columns_is_padded_too():
 
 def test_only_what_pads_within_the_call_is_given_rows_of_odd_columns_to_pad():
     """Who is given x that is filled up, and who the narrow one."""
-    taken = {}
+    is_wide = {}
     for name in (*bench.NAMES, "torch.compile" + IN_THE_CALL, "auto"):
         for widths in (bench.BOTTOM, bench.TOP):
             text = "-".join(map(str, widths))
-            taken[name, widths] = bench.given(name, text)
-    assert {name for (name, widths), wide in taken.items() if wide and widths == bench.BOTTOM} == {
+            is_wide[name, widths] = bench.given(name, text)
+    assert {name for (name, widths), wide in is_wide.items() if wide and widths == bench.BOTTOM} == {
         "eager" + PADDED, "torch.compile" + PADDED
     }
-    assert {name for (name, widths), wide in taken.items() if wide and widths == bench.TOP} == {
+    assert {name for (name, widths), wide in is_wide.items() if wide and widths == bench.TOP} == {
         "eager" + PADDED, "torch.compile" + PADDED, "triton", "cuda", "auto"
     }
 
@@ -68,7 +68,7 @@ def test_the_verdicts_compare_with_the_padded_peer():
         judge.Row("fused_mlp", "top 2048", "functional", name, labels, us_p50=us)
         for name, us in (("torch.compile", 33.5), ("torch.compile" + PADDED, 23.9), ("triton", 26.6), ("cuda", 30.0))
     ]
-    target = next(each for each in bench.TARGETS if each.part == "top 2048")
+    target = next(candidate for candidate in bench.TARGETS if candidate.part == "top 2048")
     verdict = target.judge(rows, {})
     assert not verdict.met
     assert verdict.figure.startswith("triton at worst 1.113 of 1 × torch.compile, as it is set best; ")

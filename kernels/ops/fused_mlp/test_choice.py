@@ -89,12 +89,12 @@ def test_python_and_the_cuda_kernel_agree_on_what_fits(tmp_path):
                        "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40",
                        "2032-512-1024")
     ]
-    given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
-    printed = printed_by(tmp_path, given)
+    statements = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
+    printed = printed_by(tmp_path, statements)
     for i, (arch, cluster) in enumerate(((90, 8), (86, 1))):
         needed = [budget.cuda_bytes(*case, cluster) for case in cases]
-        fits = [each <= SHARED_MEMORY[arch] for each in needed]
-        assert [found != 0 for found, _ in printed[i::2]] == fits
+        fits = [size <= SHARED_MEMORY[arch] for size in needed]
+        assert [possible != 0 for possible, _ in printed[i::2]] == fits
         assert 4 < sum(fits) < len(fits) - 4
         assert [least for _, least in printed[i::2]] == needed
 
@@ -104,7 +104,7 @@ def test_the_cuda_plan_on_part_of_a_gpu(tmp_path):
     slices = [(132, 8), (60, 8), (32, 8), (16, 4), (14, 2), (1, 1), (0, 0)]
     printed = printed_by(tmp_path, "".join(f"print_slice({count}, {most});\n" for count, most in slices))
     assert [runs for _, runs in printed] == [1] * len(slices)
-    assert [found for found, _ in printed] == [36] * (len(slices) - 1) + [0]
+    assert [plans for plans, _ in printed] == [36] * (len(slices) - 1) + [0]
 
 
 def test_auto_is_cuda_up_to_so_many_rows(monkeypatch):
@@ -117,9 +117,9 @@ def test_auto_is_cuda_up_to_so_many_rows(monkeypatch):
     assert rows("64-65536-1", torch.float32, "ieee") == 0  # which does not fit
     assert rows("512-512", torch.float64, "ieee") == 0
     for dtype, many in ((torch.float32, 256), (torch.bfloat16, 512)):
-        found = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
-                                                            "512-512-512", "1024-1024")]
-        assert found == [0, 0, 128, many, many]
+        limits = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
+                                                             "512-512-512", "1024-1024")]
+        assert limits == [0, 0, 128, many, many]
 
 
 def auto(rows, widths, dtype=torch.float32, keep=False):
@@ -133,8 +133,8 @@ def test_auto_is_eager_where_no_kernel_takes_the_layers(monkeypatch):
     monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)
     for keep in (False, True):
         assert auto(128, "64-65536-1", keep=keep) == "eager"
-        found = [auto(rows, "479-1024-1024-512-256-1", torch.bfloat16, keep) for rows in (128, 8192, 16384)]
-        assert found == ["triton", "triton", "eager"]
+        backends = [auto(rows, "479-1024-1024-512-256-1", torch.bfloat16, keep) for rows in (128, 8192, 16384)]
+        assert backends == ["triton", "triton", "eager"]
         assert auto(1 << 20, "13-512-256-64-16", keep=keep) == "triton"
 
 
@@ -160,17 +160,17 @@ def test_a_graph_for_any_number_of_rows_has_a_backend_that_takes_them():
 
     for widths, expected in (("13-512-256-64-16", 0), ("479-1024-1024-512-256-1", 1)):
         packed, x = torch.empty(packing.elements(widths)), torch.zeros(3, packing.layers(widths)[0].inputs)
-        found = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")(x, packed, widths)
-        assert found.unique() == expected
+        out = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")(x, packed, widths)
+        assert out.unique() == expected
 
 
 def test_bytes_on_chip():
     tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
-    found = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
-    assert found.registers == 32 * 256 * 4
-    assert found.shared == 2 * (32 + 64) * 128 * 4  # of the third layer: few columns, deep steps
-    assert found.l2 == (132 * 32 * (512 + 256 + 64) + packing.elements("13-512-256-64-16")) * 4
-    assert found.fits
+    usage = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
+    assert usage.registers == 32 * 256 * 4
+    assert usage.shared == 2 * (32 + 64) * 128 * 4  # of the third layer: few columns, deep steps
+    assert usage.l2 == (132 * 32 * (512 + 256 + 64) + packing.elements("13-512-256-64-16")) * 4
+    assert usage.fits
     for rows in (128, 2048, 16384):
         for dtype in (torch.float32, torch.bfloat16):
             for widths in ("13-512-256-64-16", "367-512-256-1"):

@@ -119,7 +119,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         ("activation", "narrow"),
         [
             ("relu", 64),
-            *(pytest.param(*each, marks=pytest.mark.slow) for each in (("relu", 0), ("gelu", 0), ("gelu", 64))),
+            *(pytest.param(*case, marks=pytest.mark.slow) for case in (("relu", 0), ("gelu", 0), ("gelu", 64))),
         ],
     )
     def test_several_chunks_and_tiles(self, monkeypatch, narrow, activation):
@@ -158,12 +158,12 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         for leading in ((2, 3, 2), (12, 1), (2, 0)):
             many = x.detach()[: math.prod(leading)].view(*leading, 13)
             leaf = many.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()  # not contiguous
-            found = self.function(backend)(leaf, weights, biases)
-            assert found.shape == (*leading, 4)
-            assert found.is_contiguous()
-            torch.testing.assert_close(found.flatten(0, -2), want[: found[..., 0].numel()], rtol=0, atol=0)
-            (of_many,) = torch.autograd.grad(found.sum(), leaf)
-            torch.testing.assert_close(of_many.flatten(0, -2), grad[: found[..., 0].numel()], rtol=0, atol=0)
+            out = self.function(backend)(leaf, weights, biases)
+            assert out.shape == (*leading, 4)
+            assert out.is_contiguous()
+            torch.testing.assert_close(out.flatten(0, -2), want[: out[..., 0].numel()], rtol=0, atol=0)
+            (of_many,) = torch.autograd.grad(out.sum(), leaf)
+            torch.testing.assert_close(of_many.flatten(0, -2), grad[: out[..., 0].numel()], rtol=0, atol=0)
         alone = self.function(backend)(x[0], weights, biases)
         assert torch.equal(alone, self.function(backend)(x[:1], weights, biases)[0])
 
@@ -176,9 +176,9 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             want = function(x, weights, zeros)
             assert torch.equal(run(x, weights, some), want)
         leaves = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
-        found, want = (torch.autograd.grad(f(leaves[0], leaves[1:], given).sum(), leaves)
-                       for f, given in ((run, some), (function, zeros)))
-        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+        grads, want = (torch.autograd.grad(f(leaves[0], leaves[1:], bias_set).sum(), leaves)
+                       for f, bias_set in ((run, some), (function, zeros)))
+        assert all(torch.equal(a, b) for a, b in zip(grads, want, strict=True))
 
     @every_backend
     def test_layers_without_bias(self, backend):
@@ -219,11 +219,11 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             x, weights, biases = mlp_call((13, 19, 21, 5), 40).tensors
             want = self.function(backend)(x, weights, biases, activation)
             x[7, 3] = bad
-            found = self.function(backend)(x, weights, biases, activation)
+            out = self.function(backend)(x, weights, biases, activation)
             others = torch.arange(40, device=DEVICE) != 7
-            assert torch.equal(found[others], want[others])
+            assert torch.equal(out[others], want[others])
             exact = self.function("eager")(x, weights, biases, activation)
-            torch.testing.assert_close(found[7], exact[7], equal_nan=True)
+            torch.testing.assert_close(out[7], exact[7], equal_nan=True)
 
     @kernel_backend
     def test_frozen_weights_that_change_before_the_backward(self, backend):
@@ -243,12 +243,12 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         """As a program has it that was exported under no_grad and is trained."""
         call = mlp_call((13, 19, 5), 7)
         overload = OP.overload(backend)
-        said = r"fused_mlp_backward: hidden must have shape \[7, 32\]; got \[0\].*keep=True"
+        message = r"fused_mlp_backward: hidden must have shape \[7, 32\]; got \[0\].*keep=True"
         x, packed, *options, _ = self.overload_arguments(call)
         for needed in ((True, False), (False, True)):
             tensors = [t.clone().requires_grad_(need) for t, need in zip((x, packed), needed, strict=True)]
             out, _ = overload(*tensors, *options, False)
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=message):
                 out.sum().backward()
 
         class Model(torch.nn.Module):
@@ -263,26 +263,26 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             program = torch.export.export(Model(), (x,)).module()
         out = program(x)
         assert out.requires_grad
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             out.sum().backward()
 
     @kernel_backend
     def test_one_layer_keeps_nothing_for_its_backward(self, backend):
         call = mlp_call((13, 5), 7)
         x, packed, *options, _ = self.overload_arguments(call)
-        found = []
+        grads = []
         for keep in (False, True):
             out, _ = OP.overload(backend)(x.requires_grad_(), packed, *options, keep)
-            found.append(torch.autograd.grad(out.sum(), x)[0])
-        assert torch.equal(*found)
+            grads.append(torch.autograd.grad(out.sum(), x)[0])
+        assert torch.equal(*grads)
 
     @kernel_backend
     def test_full_precision_is_as_exact_as_eager(self, backend):
         call = mlp_call((367, 64, 33, 5), 60)
         exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
-        found, eager = (self.function(b)(*call.arguments()).double() for b in (backend, "eager"))
+        actual, eager = (self.function(b)(*call.arguments()).double() for b in (backend, "eager"))
         # All are sums in another order: Triton's is one long one, whose error is about twice that of short ones.
-        ours, theirs = (float((values - exact).abs().max()) for values in (found, eager))
+        ours, theirs = (float((values - exact).abs().max()) for values in (actual, eager))
         assert ours <= (3.0 if backend == "triton" else 1.5) * theirs
 
     @kernel_backend
@@ -306,7 +306,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         grad = torch.randn(rows, widths[-1], device=DEVICE)
 
         def run(function, dtype):
-            leaves = [each.to(dtype, copy=True).requires_grad_() for each in (x, *weights, *biases)]
+            leaves = [tensor.to(dtype, copy=True).requires_grad_() for tensor in (x, *weights, *biases)]
             parts = leaves[0], leaves[1 : 1 + len(weights)], leaves[1 + len(weights) :]
             out = function(*parts)
             # A derivative of relu at 0 may be the other one, which is no rounding's error.
@@ -314,11 +314,11 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             return out, *(torch.autograd.grad(out, wanted, grad.to(dtype)) if wanted else ())
 
         eager = functools.partial(reference, activation=activation)
-        found, exact = run(functools.partial(function, precision="tf32"), torch.float32), run(eager, torch.float64)
+        actual, exact = run(functools.partial(function, precision="tf32"), torch.float32), run(eager, torch.float64)
         with RoundedProducts():
             like = run(eager, torch.float64)
-        for each in zip(found, exact, like, strict=True):
-            assert_rounds(*each)
+        for triple in zip(actual, exact, like, strict=True):
+            assert_rounds(*triple)
 
     @kernel_backend
     @pytest.mark.parametrize("rows", [20, 150])
@@ -331,8 +331,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         one, two = ([weight], [bias[:1]], weight), ([same, weight], [bias, bias[:1]], rounded(weight))
         for weights, biases, of_x in (one, two):  # x's gradient by the first of two layers is a product
             out = self.function(backend)(x, weights, biases, "relu", precision="tf32")
-            taken = x.double() + (bias if len(weights) > 1 else 0)
-            assert torch.equal(out.double(), taken @ weight.double().T + bias[0])
+            operand = x.double() + (bias if len(weights) > 1 else 0)
+            assert torch.equal(out.double(), operand @ weight.double().T + bias[0])
             (grad_x,) = torch.autograd.grad(out, x, torch.ones_like(out))
             assert torch.equal(grad_x, of_x.expand(rows, -1))
 
@@ -345,8 +345,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         weight[:, 1:-1] = 0
         ones, zeros = torch.ones(3, 1, device=DEVICE), torch.zeros(3, device=DEVICE)
         out = self.function(backend)(x, [weight, ones], [bias, zeros], "relu", precision="tf32")
-        taken = (x.double() @ weight.double().T + bias).relu().float()
-        assert torch.equal(out, rounded(taken).expand(-1, 3))
+        hidden = (x.double() @ weight.double().T + bias).relu().float()
+        assert torch.equal(out, rounded(hidden).expand(-1, 3))
 
     @pytest.mark.slow
     def test_code_of_one_output_is_as_long_however_many_columns_it_is_made_of(self, monkeypatch, tmp_path):
@@ -375,8 +375,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         biases[-1].requires_grad_()
         grad = torch.randn(50, 33, device=DEVICE)
         out = self.function(backend)(x, weights, biases, precision="tf32")
-        (found,) = torch.autograd.grad(out, biases[-1], grad)
-        torch.testing.assert_close(found, grad.sum(0))
+        (bias_grad,) = torch.autograd.grad(out, biases[-1], grad)
+        torch.testing.assert_close(bias_grad, grad.sum(0))
 
     def test_tf32_rounds_weights_before_kernels_or_in_them(self, monkeypatch):
         """Before, for tiles that take them from shared memory and where they are many. What has no tf32 rounds none."""
@@ -395,12 +395,12 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             arguments = x, packed, widths, "relu", "identity", "tf32", True
             outputs = [torch.empty(shape, device="meta") for shape, _ in OP.allocations("", arguments)]
             backward = OP.backward_arguments(arguments, outputs, OP.differentiable(outputs), [True, True])
-            found = []
-            for form, given, name in (("", arguments, "forward_kernel"), ("backward", backward, "chain_kernel")):
+            ways = []
+            for form, inputs, name in (("", arguments, "forward_kernel"), ("backward", backward, "chain_kernel")):
                 asked.clear()
-                plan.record(OP, form, given, OP.allocations(form, given), arch)
-                found.append((asked[name]["PRECISION"], asked[name]["OF_WEIGHTS"], "rounding_kernel" in asked))
-            return tuple(found)
+                plan.record(OP, form, inputs, OP.allocations(form, inputs), arch)
+                ways.append((asked[name]["PRECISION"], asked[name]["OF_WEIGHTS"], "rounding_kernel" in asked))
+            return tuple(ways)
 
         within, before, none = ("tf32", "tf32", False), ("tf32", "ieee", True), ("ieee", "ieee", False)
         assert rounding(2048, "367-512-256-1") == (within, within)
@@ -414,13 +414,13 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         """Before the kernels or in them: the very same numbers."""
         launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
         x, weights, biases = mlp_call((40, 33, 21), 20).tensors
-        grad, found = torch.randn(20, 21), []
+        grad, results = torch.randn(20, 21), []
         for least in (0, 2**30):
             monkeypatch.setattr(launcher, "ROUNDED_BEFORE", least)
-            leaves = [each.clone().requires_grad_() for each in (x, *weights)]
+            leaves = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
             out = self.function("triton")(leaves[0], leaves[1:], biases, "gelu", precision="tf32")
-            found.append((out, *torch.autograd.grad(out, leaves, grad)))
-        assert all(torch.equal(*each) for each in zip(*found, strict=True))
+            results.append((out, *torch.autograd.grad(out, leaves, grad)))
+        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
     @INTERPRETED
     def test_tf32_rounds_weights_to_a_copy_that_products_take(self):
@@ -453,6 +453,6 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         function = self.function(backend)
         if compiled:
             function = torch.compile(function, fullgraph=True, backend="eager")
-        said = r"registers .* L2" if backend == "triton" else r"shared memory \d+ of \d+$"
-        with pytest.raises(FusedMLPError, match=f"of widths 64-65536-1 does not fit on the chip: {said}"):
+        pattern = r"registers .* L2" if backend == "triton" else r"shared memory \d+ of \d+$"
+        with pytest.raises(FusedMLPError, match=f"of widths 64-65536-1 does not fit on the chip: {pattern}"):
             function(torch.empty(132 * 16, 64, device=DEVICE), weights, biases)

@@ -140,9 +140,9 @@ def test_products_with_an_epilogue_take_autocasts_dtype(monkeypatch):
         with torch.autocast(DEVICE.type, torch.bfloat16):
             for final in (None, nn.ReLU):
                 fused = FusedMLP(sequential(16, 9, 6, 1, final=final), backend="eager")
-                found, want = fused(x), fused.layers(x)
-                assert found.dtype == want.dtype == torch.bfloat16
-                torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+                out, want = fused(x), fused.layers(x)
+                assert out.dtype == want.dtype == torch.bfloat16
+                torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
 
 
 @GPU
@@ -151,10 +151,10 @@ def test_a_wide_mlp_in_half_precision_is_evaluated():
     fused = FusedMLP(sequential(479, 1024, 1024, 512, 256, 1))
     x = torch.randn(16384, 479, device=DEVICE)
     with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16), Operators() as seen:
-        found, want = fused(x), fused.layers(x)
+        out, want = fused(x), fused.layers(x)
     assert "aten::_addmm_activation" in seen.names
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, want, rtol=5e-2, atol=2e-2)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, want, rtol=5e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -169,8 +169,8 @@ def test_compiled_with_a_batch_that_changes(backend, too_wide):
     compiled = torch.compile(fused, fullgraph=True, dynamic=True, backend=count)
     for rows in (4, 7, 9):
         x = torch.randn(rows, 13, device=DEVICE)
-        found, want = (torch.autograd.grad(run(x).sum(), [*fused.parameters()]) for run in (compiled, fused.layers))
-        for a, b in zip(found, want, strict=True):
+        grads, want = (torch.autograd.grad(run(x).sum(), [*fused.parameters()]) for run in (compiled, fused.layers))
+        for a, b in zip(grads, want, strict=True):
             torch.testing.assert_close(a, b, **CLOSE)
     assert len(graphs) == 1
 
@@ -278,9 +278,9 @@ def test_what_is_done_to_the_sequential_later_counts(change, by):
         with pytest.raises(RuntimeError, match=r"cannot be multiplied|size mismatch"):
             fused(x)
         return
-    found = fused(x)
-    assert torch.equal(found, layers(x))
-    assert not torch.equal(found, before) or change in ("appended", "inplace", "in_features")
+    out = fused(x)
+    assert torch.equal(out, layers(x))
+    assert not torch.equal(out, before) or change in ("appended", "inplace", "in_features")
     assert list(fused) == list(layers)
     assert list(fused.state_dict()) == list(layers.state_dict())
 

@@ -37,14 +37,14 @@ def test_results_and_gradients_are_fused_mlps(backend):
     packed = PackedMLP(ours)
     pack_mlp(nn.ModuleList(theirs))  # eager's sums go by a weight's strides
     x = torch.randn(9, 14, device=DEVICE)  # wider than the first layer
-    given = [x.clone().requires_grad_() for _ in range(2)]
-    assert packed.takes(ours, given[1], backend)
-    expected = fused_mlp(given[0], *of(theirs), backend=backend)
-    found = packed(given[1], backend=backend)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    for out in (expected, found):
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    assert packed.takes(ours, inputs[1], backend)
+    expected = fused_mlp(inputs[0], *of(theirs), backend=backend)
+    actual = packed(inputs[1], backend=backend)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    for out in (expected, actual):
         (out * out).sum().backward()
-    torch.testing.assert_close(given[1].grad, given[0].grad, rtol=0, atol=0)
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=0, atol=0)
     weights, biases = of(theirs)
     for gradient, parameter in zip(packed.split(packed.buffer.grad), (*weights, *biases), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=0)
@@ -111,24 +111,24 @@ def test_when_it_takes_no_call():
 
 def test_within_a_transform_of_torch_func_it_takes_no_call():
     ours, x = layers(), torch.randn(3, 13, device=DEVICE)
-    packed, taken = PackedMLP(ours), []
+    packed, results = PackedMLP(ours), []
 
     def function(x):
-        taken.append(packed.takes(ours, x, "eager"))
+        results.append(packed.takes(ours, x, "eager"))
         return fused_mlp(x, *of(ours), backend="eager").sum()
 
     torch.func.grad(function)(x)
     function(x)
-    assert taken == [False, True]
+    assert results == [False, True]
 
 
 def test_several_processes_average_the_gradients_of_parameters(monkeypatch):
     ours, x = layers(), torch.randn(3, 13, device=DEVICE)
     packed = PackedMLP(ours)
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    for count, taken in ((1, True), (2, False)):
+    for count, is_taken in ((1, True), (2, False)):
         monkeypatch.setattr(distributed, "get_world_size", lambda count=count: count)
-        assert packed.takes(ours, x, "eager") is taken
+        assert packed.takes(ours, x, "eager") is is_taken
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_several_processes_average_the_gradients_of_parameters(monkeypatch):
 )
 def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch, rows, widths, backend, taken):
     asked, gpu = [], torch.device("cuda")
-    monkeypatch.setattr(choice, "auto_of", lambda *given: asked.append(given) or backend)
+    monkeypatch.setattr(choice, "auto_of", lambda *arguments: asked.append(arguments) or backend)
     assert is_packed(rows, widths, torch.float32, "ieee", gpu, "auto") is taken
     assert asked == [(rows, widths, torch.float32, "ieee", True, gpu)]
     assert is_packed(10 * rows, widths, torch.float32, "tf32", gpu, "auto") is (backend != "eager")
@@ -162,7 +162,7 @@ def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch,
 )
 def test_all_else_is_one_kernel_where_mlp_takes_one(monkeypatch, dtype, precision, backend):
     asked, rows, gpu = [], 10**6, torch.device("cuda")
-    monkeypatch.setattr(f"{MODULE}.is_chosen", lambda *given: asked.append(given) or True)
+    monkeypatch.setattr(f"{MODULE}.is_chosen", lambda *arguments: asked.append(arguments) or True)
     assert is_packed(rows, "367-512-256-1", dtype, precision, gpu, backend)
     assert asked == [(rows, "367-512-256-1", dtype, precision, True, gpu, backend)]
 
@@ -170,8 +170,8 @@ def test_all_else_is_one_kernel_where_mlp_takes_one(monkeypatch, dtype, precisio
 def test_a_call_is_judged_and_computed_as_autocast_and_the_precision_have_it(monkeypatch):
     asked, called, call = [], [], OP.call
     monkeypatch.setattr(f"{MODULE}.precision_of", lambda x: "tf32")
-    monkeypatch.setattr(f"{MODULE}.is_packed", lambda *given: asked.append(given) or True)
-    monkeypatch.setattr(OP, "call", lambda *given: called.append(given) or call(*given))
+    monkeypatch.setattr(f"{MODULE}.is_packed", lambda *arguments: asked.append(arguments) or True)
+    monkeypatch.setattr(OP, "call", lambda *arguments: called.append(arguments) or call(*arguments))
     ours, x = layers(), torch.randn(3, 13, device=DEVICE)
     packed = PackedMLP(ours)
     with torch.autocast(DEVICE.type, torch.bfloat16):
@@ -179,8 +179,8 @@ def test_a_call_is_judged_and_computed_as_autocast_and_the_precision_have_it(mon
         out = packed(x, backend="eager")
     assert asked == [(3, "13-20-5", torch.bfloat16, "tf32", x.device, "eager")]
     assert out.dtype == torch.bfloat16
-    ((_, given, _, _, _, _, precision, keep),) = called
-    assert (given.dtype, precision, keep) == (torch.bfloat16, "tf32", True)
+    ((_, cast, _, _, _, _, precision, keep),) = called
+    assert (cast.dtype, precision, keep) == (torch.bfloat16, "tf32", True)
 
 
 def test_a_graph_that_torch_compile_traces_takes_no_call():

@@ -93,9 +93,9 @@ class TestPacking:
             before = fused_mlp(x, weights, biases, backend=backend)
             WRITES[write](weights[1])
             WRITES[write](biases[0])
-            found, want = fused_mlp(x, weights, biases, backend=backend), reference(x, weights, biases)
-            torch.testing.assert_close(found, want)
-            assert not torch.allclose(found, before)
+            out, want = fused_mlp(x, weights, biases, backend=backend), reference(x, weights, biases)
+            torch.testing.assert_close(out, want)
+            assert not torch.allclose(out, before)
 
     @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
     def test_a_step_of_a_fused_optimizer_is_seen(self, optimizer):
@@ -139,9 +139,9 @@ class TestPacking:
         _, weights, biases = self.parameters(13, 20, 7)
         packed, widths = packing.pack(weights, biases)
         upon = torch.randn_like(packed)
-        found = torch.autograd.grad(packed, (*weights, *biases), upon)
+        grads = torch.autograd.grad(packed, (*weights, *biases), upon)
         want = list(zip(*packing.views(upon, widths), strict=True))
-        for a, b in zip(found, (*want[0], *want[1]), strict=True):
+        for a, b in zip(grads, (*want[0], *want[1]), strict=True):
             assert torch.equal(a, b)
 
     @pytest.mark.parametrize("laid_out", [False, True])
@@ -176,9 +176,9 @@ class TestPacking:
         assert packing.pack(weights, biases)[0].data_ptr() == weights[0].data_ptr()
         x = torch.randn(9, 13, device=DEVICE)
         module.load_state_dict(before)
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (module, other)]
-        for each, optimizer in zip((module, other), optimizers, strict=True):
-            linears = list(each)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (module, other)]
+        for model, optimizer in zip((module, other), optimizers, strict=True):
+            linears = list(model)
             fused_mlp(x, [m.weight for m in linears], [m.bias for m in linears]).square().sum().backward()
             optimizer.step()
         for a, b in zip(module.parameters(), other.parameters(), strict=True):
@@ -245,12 +245,12 @@ class TestPacking:
             for name, transform in TRANSFORMS.items():
                 if functions is modules and "weight" in name:
                     continue
-                found, want = (outcome(transform, function, x, w1, b1) for function in functions)
-                if isinstance(found, str):
-                    refused[name] = found
+                actual, want = (outcome(transform, function, x, w1, b1) for function in functions)
+                if isinstance(actual, str):
+                    refused[name] = actual
                 else:
-                    torch.testing.assert_close(found, want)
-        assert all('use backend="eager"' in said for said in refused.values()), refused
+                    torch.testing.assert_close(actual, want)
+        assert all('use backend="eager"' in message for message in refused.values()), refused
         assert not {"vmap", "vmap of weights", "functionalize"} & refused.keys()
         assert backend == "triton" or not refused
 
@@ -267,8 +267,8 @@ class TestPacking:
                 step = optimizer(module.parameters(), lr=0.1, fused=True).step
                 module(torch.ones(2, 16, device=DEVICE)).sum().backward()
                 if refused and module is modules[0]:
-                    said = rf"{optimizer.__name__} with fused=True does not take a weight of shape \[3, 7\] that"
-                    with pytest.raises(RuntimeError, match=said):
+                    message = rf"{optimizer.__name__} with fused=True does not take a weight of shape \[3, 7\] that"
+                    with pytest.raises(RuntimeError, match=message):
                         step()
                     step = optimizer(module.parameters(), lr=0.1, foreach=True).step
                 step()
@@ -301,16 +301,16 @@ class TestPacking:
 
     def test_many_threads(self):
         _, weights, biases = self.parameters(13, 20, 7)
-        x, found = torch.randn(5, 13, device=DEVICE), []
+        x, results = torch.randn(5, 13, device=DEVICE), []
 
         def work():
             with torch.no_grad():
-                found.extend(fused_mlp(x, weights, biases) for _ in range(20))
+                results.extend(fused_mlp(x, weights, biases) for _ in range(20))
 
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(found) == 160
-        assert all(torch.equal(each, found[0]) for each in found)
+        assert len(results) == 160
+        assert all(torch.equal(result, results[0]) for result in results)

@@ -14,12 +14,12 @@ from ...check.contract.base import ON_HOST
 
 def parameters(*backends: str) -> list:
     """Without a GPU "cuda" is the host build of the CUDA kernels; "cpp" has CPU tensors wherever it runs."""
-    found = []
+    params = []
     for name in backends:
         reason = runtime.why_not("cpp" if name == "cuda" and DEVICE.type == "cpu" else name, device_of(name).type)
         shown = ON_HOST if name == "cuda" and DEVICE.type == "cpu" else name
-        found.append(pytest.param(shown, marks=pytest.mark.skipif(bool(reason), reason=reason or "it runs here")))
-    return found
+        params.append(pytest.param(shown, marks=pytest.mark.skipif(bool(reason), reason=reason or "it runs here")))
+    return params
 
 
 def device_of(backend: str) -> torch.device:

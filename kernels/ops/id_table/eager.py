@@ -76,9 +76,9 @@ def find(tags: Tensor, slots: Tensor, bucket_offsets: Tensor, seeds: Tensor, key
     while len(search.index):
         these = search.slots()
         equal = (tags[these] == _tag(search.key, search.seed)[:, None]) & (slots[these, 0] == search.key[:, None])
-        found = equal.any(1)
-        where[search.index[found]] = these[equal]
-        search.next(~found & ~(tags[these] == EMPTY).any(1))
+        hits = equal.any(1)
+        where[search.index[hits]] = these[equal]
+        search.next(~hits & ~(tags[these] == EMPTY).any(1))
     return where.view(keys.shape)
 
 
@@ -107,9 +107,9 @@ def table_claim_(
         empty = tags[these] == EMPTY
         # The n-th of the keys that are in one bucket gets the n-th empty slot, so that no two of them want the same.
         rank = _rank(search.bucket)
-        given = empty & (empty.cumsum(1) == rank[:, None] + 1)
-        got = given.any(1)
-        chosen = these[given]
+        claimed = empty & (empty.cumsum(1) == rank[:, None] + 1)
+        got = claimed.any(1)
+        chosen = these[claimed]
         slots[chosen, 0] = search.key[got]
         slots[chosen, 1] = -1 - position[search.index[got]]
         tags[chosen] = _tag(search.key, search.seed)[got]  # last: until then the slots are nobody's

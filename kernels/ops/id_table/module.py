@@ -44,13 +44,13 @@ class TableEmbedding(Derived):
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
         if len(weights) != table.num_tables or not weights:
             raise ValueError(f"weights must be {table.num_tables or 'some'} tensors, one a table; got {len(weights)}")
-        for number, each in enumerate(weights):
-            checks.is_tensor("TableEmbedding", f"weights[{number}]", each)
-            checks.has_dtype("TableEmbedding", f"weights[{number}]", each)
-            if each.dim() != 2 or each.shape[1] != weights[0].shape[1] or each.dtype != weights[0].dtype:
+        for number, weight in enumerate(weights):
+            checks.is_tensor("TableEmbedding", f"weights[{number}]", weight)
+            checks.has_dtype("TableEmbedding", f"weights[{number}]", weight)
+            if weight.dim() != 2 or weight.shape[1] != weights[0].shape[1] or weight.dtype != weights[0].dtype:
                 raise ValueError(
-                    f"weights[{number}] must be [n, D], of one D and dtype for all; got {list(each.shape)}, "
-                    f"{checks.plain(each.dtype)}, beside {list(weights[0].shape)}, {checks.plain(weights[0].dtype)}"
+                    f"weights[{number}] must be [n, D], of one D and dtype for all; got {list(weight.shape)}, "
+                    f"{checks.plain(weight.dtype)}, beside {list(weights[0].shape)}, {checks.plain(weights[0].dtype)}"
                 )
         features = [*range(table.num_tables)] if feature_tables is None else [*feature_tables]
         if unknown := [t for t in features if not 0 <= t < table.num_tables]:

@@ -15,10 +15,10 @@ EXTREMES = (0, -1, -2, -3, -4, 1, 2**32 + 5, -(2**32), 2**31, 2**63 - 1, -(2**63
 def storage(vocabularies: list[Tensor], load: float = 0.875) -> tuple[Tensor, ...]:
     """(tags, slots, bucket_offsets, seeds) of tables with these ids, on the CPU: the k-th id has row k."""
     buckets = [-int(-len(ids) // (load * eager.BUCKET_SLOTS)) for ids in vocabularies]
-    made = empty(buckets, torch.arange(1, len(vocabularies) + 1))
+    tensors = empty(buckets, torch.arange(1, len(vocabularies) + 1))
     for table, ids in enumerate(vocabularies):
-        fill(made, ids, torch.full_like(ids, table), torch.arange(1, len(ids) + 1), "eager")
-    return made
+        fill(tensors, ids, torch.full_like(ids, table), torch.arange(1, len(ids) + 1), "eager")
+    return tensors
 
 
 @functools.cache
@@ -50,8 +50,8 @@ def _expand_calls(case: Case, device: torch.device):
     batch = (len(offsets) - 1) // max(features, 1)
     table_offsets = torch.tensor([0, features // 2, features // 2, features], device=device)
     for dtype in (torch.int64, torch.int32):
-        given = offsets.to(dtype)
-        yield Call(f"{case} {dtype}", (given, table_offsets), (3, batch, int(offsets[-1]) + 2))
+        cast = offsets.to(dtype)
+        yield Call(f"{case} {dtype}", (cast, table_offsets), (3, batch, int(offsets[-1]) + 2))
 
 
 def _range_calls(case: Case, device: torch.device):

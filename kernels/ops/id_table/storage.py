@@ -44,17 +44,17 @@ def fill(storage: Storage, ids: Tensor, table_ids: Tensor, rows: Tensor, backend
 def moved(storage: Storage, buckets: Sequence[int], anew: Collection[int], backend: str) -> Storage:
     """Other storage with the same ids: the tables `anew` with so many buckets, free of erased slots; the others copied,
     whose numbers of buckets must be the same."""
-    made = empty(buckets, storage[3])
+    result = empty(buckets, storage[3])
     for table in range(len(buckets)):
-        target = _slots_of(made, table)
+        target = _slots_of(result, table)
         if table in anew:
             known = items(storage, table)
             table_ids = torch.full_like(known[:, 0], table, dtype=torch.int32)
-            fill(made, known[:, 0].contiguous(), table_ids, known[:, 1], backend)
+            fill(result, known[:, 0].contiguous(), table_ids, known[:, 1], backend)
         else:
-            for new, old in zip(made[:2], storage[:2], strict=True):
+            for new, old in zip(result[:2], storage[:2], strict=True):
                 new[target] = old[_slots_of(storage, table)]
-    return made
+    return result
 
 
 def items(storage: Storage, table: int) -> Tensor:
@@ -77,8 +77,8 @@ def count(storage: Storage) -> tuple[Tensor, Tensor, Tensor]:
     """For each table, int64 [T]: the number of its ids; of its slots at which no search ends (those of ids, and erased
     ones); its greatest row, 0 without ids."""
     tags, slots, _, seeds = storage
-    taken = (tags != EMPTY).nonzero()[:, 0]
-    known = taken[tags[taken] >= FIRST_TAG]
-    filled, tables = tables_of(storage, taken), tables_of(storage, known)
+    used = (tags != EMPTY).nonzero()[:, 0]
+    known = used[tags[used] >= FIRST_TAG]
+    filled, tables = tables_of(storage, used), tables_of(storage, known)
     last = torch.zeros_like(seeds).scatter_reduce_(0, tables, slots[known, 1], "amax")
     return tables.bincount(minlength=len(seeds)), filled.bincount(minlength=len(seeds)), last

@@ -125,16 +125,16 @@ class IdTable(nn.Module):
     def storage(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(tags, slots, bucket_offsets, seeds), as `table_lookup` takes them."""
         buffers = self._buffers  # read once: another thread may have others take its place (see _install)
-        found = buffers["tags"], buffers["slots"], buffers["bucket_offsets"], buffers["seeds"]
-        if _is_captured(found[0]):
-            self._captured[address(found[2])] = found  # which has an address where there are no slots, too
-        elif found[0].is_cuda and not is_compiling():
+        tensors = buffers["tags"], buffers["slots"], buffers["bucket_offsets"], buffers["seeds"]
+        if _is_captured(tensors[0]):
+            self._captured[address(tensors[2])] = tensors  # which has an address where there are no slots, too
+        elif tensors[0].is_cuda and not is_compiling():
             # Whoever replaces the storage frees it on a stream of its own, and what this one reads of it is not to be
             # handed out before this one has done so.
-            stream = torch.cuda.current_stream(found[0].device)
-            for tensor in found:
+            stream = torch.cuda.current_stream(tensors[0].device)
+            for tensor in tensors:
                 tensor.record_stream(stream)
-        return found
+        return tensors
 
     def _values(self) -> stored.Storage:
         """The storage; of a table on the device meta the one that has values."""
@@ -311,9 +311,9 @@ class IdTable(nn.Module):
         table = checks.integer("IdTable", "table", table)
         if not 0 <= table < self.num_tables:
             raise ValueError(f"IdTable: table must be from 0 to {self.num_tables - 1}; got {table}")
-        found = stored.items(self._values(), table)
-        order = torch.argsort(found[:, 1], stable=True)
-        return found[order, 0], found[order, 1]
+        pairs = stored.items(self._values(), table)
+        order = torch.argsort(pairs[:, 1], stable=True)
+        return pairs[order, 0], pairs[order, 1]
 
     def _buckets_for(self, ids: int) -> int:
         buckets = math.ceil(ids / (self.load_limit * BUCKET_SLOTS))
@@ -371,9 +371,9 @@ class IdTable(nn.Module):
             few = self._buckets_for(4 * (self._sizes[table] + counts[table]) // 3) <= buckets[table]
             twice = min(2 * buckets[table], MOST_BUCKETS)
             buckets[table] = max(wanted, buckets[table] if few or not self._sizes[table] else twice)
-        made = stored.moved(self.storage(), buckets, tables, self.backend)
+        storage = stored.moved(self.storage(), buckets, tables, self.backend)
         filled = [self._sizes[t] if t in tables else self._filled[t] for t in range(self.num_tables)]
-        self._install(made, _filled=filled)
+        self._install(storage, _filled=filled)
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
@@ -383,21 +383,21 @@ class IdTable(nn.Module):
             destination[prefix + name] = tensor
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        given = {name: state_dict.get(prefix + name) for name in self.STATE}
-        missing += [prefix + name for name, tensor in given.items() if tensor is None]
+        entries = {name: state_dict.get(prefix + name) for name in self.STATE}
+        missing += [prefix + name for name, tensor in entries.items() if tensor is None]
         unexpected += [
             name for name in state_dict if strict and name.startswith(prefix)
-            and name.removeprefix(prefix) not in given and "." not in name.removeprefix(prefix)
+            and name.removeprefix(prefix) not in entries and "." not in name.removeprefix(prefix)
         ]
-        if any(tensor is None for tensor in given.values()):
+        if any(tensor is None for tensor in entries.values()):
             return
         try:
-            self.load(**given)
+            self.load(**entries)
         except (TypeError, ValueError) as error:
             errors.append(f"{prefix.removesuffix('.') or 'the table'}: {error}")
             return
         if self.seeds.is_meta and metadata.get("assign_to_params_buffers", False):
-            self._apply(lambda tensor: torch.empty_like(tensor, device=given["ids"].device))
+            self._apply(lambda tensor: torch.empty_like(tensor, device=entries["ids"].device))
 
     def state(self) -> dict[str, Tensor]:
         """What state_dict says of this table; of one on the device meta it is on the CPU."""
@@ -450,9 +450,9 @@ class IdTable(nn.Module):
                 "table's next row"
             )
         buckets = [max(had, self._buckets_for(n)) for had, n in zip(self._buckets, sizes, strict=True)]
-        made = stored.empty(buckets, seeds)
-        stored.fill(made, ids, tables, rows, backend)
-        self._install(made, _sizes=sizes, _filled=list(sizes), _next_rows=next_rows, _changed=False)
+        storage = stored.empty(buckets, seeds)
+        stored.fill(storage, ids, tables, rows, backend)
+        self._install(storage, _sizes=sizes, _filled=list(sizes), _next_rows=next_rows, _changed=False)
 
     def extra_repr(self) -> str:
         ids, size = sum(self.sizes), 1e-6 * self.bytes
@@ -464,8 +464,8 @@ def _is_captured(tensor: Tensor) -> bool:
     return tensor.is_cuda and not is_compiling() and torch.cuda.is_current_stream_capturing()
 
 
-def _number_a_table(name: str, given: object, tables: int) -> list[int] | None:
-    numbers = None if given is None else checks.integers("IdTable", name, given)
+def _number_a_table(name: str, values: object, tables: int) -> list[int] | None:
+    numbers = None if values is None else checks.integers("IdTable", name, values)
     if numbers is not None and len(numbers) != tables:
         raise ValueError(f"IdTable: {name} must have a number for each of {tables} tables; got {len(numbers)}")
     return numbers

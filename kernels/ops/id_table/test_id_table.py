@@ -96,11 +96,11 @@ def test_shapes_without_values(name, named, where):
     mode = FakeTensorMode() if where == "fake" else contextlib.nullcontext()
     for call in calls_of(name, Case((5, 24)), device):
         with mode:
-            made = [mode.from_tensor(tensor) if where == "fake" else tensor.to("meta") for tensor in call.tensors]
-            results = op.call(named, *made, *call.options)
+            inputs = [mode.from_tensor(tensor) if where == "fake" else tensor.to("meta") for tensor in call.tensors]
+            results = op.call(named, *inputs, *call.options)
         expected = op.eager(*call.arguments())
         for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (results, expected)), strict=True):
-            assert (got.shape, got.dtype, got.device) == (want.shape, want.dtype, made[0].device)
+            assert (got.shape, got.dtype, got.device) == (want.shape, want.dtype, inputs[0].device)
 
 
 @every_backend
@@ -142,12 +142,12 @@ def test_misaligned_storage_is_refused(backend):
 @every_backend
 def test_hostile_offsets_and_storage_read_nothing_outside(backend):
     for offsets in ([0, 9, 3, -5, 7], [2**62, -(2**62), 5, 5, 5], [-3, -2, -1, 0, 1], [7, 7, 7, 7, 7]):
-        given = tensor(offsets, backend)
+        hostile = tensor(offsets, backend)
         for tables in ([0, 1, 2], [0, 2**62, 4], [5, -7, 2], [0, 0, 0]):
-            got = expand_table_ids(given, tensor(tables, backend), 2, 2, 12, backend=backend)
+            got = expand_table_ids(hostile, tensor(tables, backend), 2, 2, 12, backend=backend)
             assert got.shape == (12,)
             assert -1 <= int(got.min()) <= int(got.max()) <= 1
-            got = get_table_range(given, tensor(tables, backend), backend=backend)
+            got = get_table_range(hostile, tensor(tables, backend), backend=backend)
             assert set(got.tolist()) <= set(offsets)
     tags, slots, _, seeds = table([range(40)], backend).storage()
     for bounds in ([0, 4], [-1, 3], [2, 1], [2**62, 2**62 + 1], [-(2**63), 2**63 - 1]):
@@ -168,8 +168,8 @@ def test_which_table_a_key_belongs_to(backend):
     assert expand_table_ids(offsets[:1], tensor([0], backend), 0, 2, 1, backend=backend).tolist() == [-1]
     one = tensor([1, 4, 6], backend)  # of one table alone, what lies before its bags and behind them is in none
     for tables in (None, tensor([0, 1], backend)):
-        found = expand_table_ids(one, tables, 1, 2, 8, backend=backend)
-        assert found.tolist() == [-1] + [0] * 5 + [-1] * 2
+        table_ids = expand_table_ids(one, tables, 1, 2, 8, backend=backend)
+        assert table_ids.tolist() == [-1] + [0] * 5 + [-1] * 2
 
 
 # pthread_create that has nothing to give, once `no_threads` is set.

@@ -113,15 +113,15 @@ def keys_of_one_bucket(count: int, seed: int) -> list[int]:
     """Ids whose hash's upper 40 bits are zero: their search begins in the first bucket of any table."""
     mask = (1 << 64) - 1
     inverses = [pow(factor, -1, 1 << 64) for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD)]
-    found = []
+    keys = []
     for h in range(count):
         h ^= h >> 33
         for inverse in inverses:
             h = h * inverse & mask
             h ^= h >> 33
         h = (h - seed) & mask
-        found.append(h - (1 << 64) if h >> 63 else h)
-    return found
+        keys.append(h - (1 << 64) if h >> 63 else h)
+    return keys
 
 
 @fast_backend
@@ -146,7 +146,7 @@ def test_without_table_ids_a_column_is_of_a_table(backend, rows):
     found, numbers = t(ids, backend=backend)
     wanted = [[2, 1, 3], [1, 0, 2], [0, 0, 1], [2, 0, 0], [0, 1, 1]][:rows]
     assert numbers.tolist() == wanted
-    assert found.tolist() == [[row > 0 for row in each] for each in wanted]
+    assert found.tolist() == [[row > 0 for row in sample] for sample in wanted]
     t = table([[7, 8]], backend)  # one table: ids of any shape
     assert t(tensor([[[8, 1, 7]]], backend), backend=backend)[1].tolist() == [[[2, 0, 1]]]
 

@@ -44,8 +44,8 @@ def test_table_embedding(mode, feature_tables, dtype):
     known = [{i: row for row, i in enumerate(v, 1)} for v in vocabularies]
     keys = tensor([i for bag in bags for i in bag], "eager")
     offsets = torch.tensor([0, *np.cumsum([len(bag) for bag in bags])], device=DEVICE)
-    for each in (offsets, offsets.int()):
-        got = module(keys, each)
+    for bounds in (offsets, offsets.int()):
+        got = module(keys, bounds)
         assert got.dtype == dtype
         if mode == "none":
             owners = [feature_tables[n // batch] for n, bag in enumerate(bags) for _ in bag]

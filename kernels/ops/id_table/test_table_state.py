@@ -136,10 +136,10 @@ def test_a_change_that_is_broken_off_at_any_line(change, backend):
         counted = t.sizes, t._filled
         assert counted == tuple(numbers.tolist() for numbers in storage.count(t.storage())[:2])
         more = tensor(range(1000, 1040), backend)
-        given = t.insert(more, torch.zeros_like(more))
+        assigned = t.insert(more, torch.zeros_like(more))
         ids, rows = t.items(0)
         assert len(rows.unique()) == len(ids)
-        assert torch.equal(rows[-40:], given)
+        assert torch.equal(rows[-40:], assigned)
         if not broken:
             break
     assert lines > 10
@@ -330,7 +330,7 @@ def test_tables_of_two_processes_under_distributed_data_parallel(tmp_path):
 
 
 def _same_table(t, ids=(5, -6, 7)):
-    return [found.tolist() for found in t(torch.tensor([*ids]), torch.tensor([0, 0, 1]), backend="eager")]
+    return [result.tolist() for result in t(torch.tensor([*ids]), torch.tensor([0, 0, 1]), backend="eager")]
 
 
 @pytest.mark.parametrize(
@@ -338,15 +338,15 @@ def _same_table(t, ids=(5, -6, 7)):
 )
 def test_a_table_is_made_on_the_device_meta_and_becomes_real(how):
     """As a model with a table in it is, which then is filled, or loads its checkpoint."""
-    loaded, made = IdTable([[8, 5], [7]]), [[5, -6], [7]]
+    loaded, vocabularies = IdTable([[8, 5], [7]]), [[5, -6], [7]]
     loaded.insert(torch.tensor([-6]), torch.tensor([0]))
     state = {f"table.{name}": tensor for name, tensor in loaded.state_dict().items()}
     with torch.device("meta"):
         if how == "skip_init":
-            table = nn.utils.skip_init(IdTable, made)
+            table = nn.utils.skip_init(IdTable, vocabularies)
             assert _same_table_on_cpu(table) == [[True] * 3, [1, 2, 1]]
             return
-        model = nn.ModuleDict({"table": IdTable(made), "linear": nn.Linear(1, 1)})
+        model = nn.ModuleDict({"table": IdTable(vocabularies), "linear": nn.Linear(1, 1)})
         table = model["table"]
         assert table.sizes == [2, 1]
         assert all(tensor.is_meta for tensor in table.storage())
@@ -400,8 +400,8 @@ def test_storage_is_not_handed_out_while_another_stream_reads_it():
         torch.cuda._sleep(500_000_000)  # cycles, a quarter of a second: `load` takes less
         found, rows = t(keys, zeros)
     t.load(**state)
-    taken = [torch.full(shape, 77, dtype=dtype, device=DEVICE) for shape, dtype in sizes for _ in range(20)]
+    fillers = [torch.full(shape, 77, dtype=dtype, device=DEVICE) for shape, dtype in sizes for _ in range(20)]
     other.synchronize()
     assert found.all()
     assert torch.equal(rows, keys + 1)
-    assert all((tensor == 77).all() for tensor in taken)
+    assert all((tensor == 77).all() for tensor in fillers)

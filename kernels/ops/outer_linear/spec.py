@@ -74,8 +74,8 @@ class Products(Sums):
         operands = [0.0] * len(needed)
         if _is_tf32(call):
             squares = Call("", squared(call).tensors)
-            found = exact_gradients(outer_linear, squares, needed, [grads[0].double().square()])
-            operands = [None if one is None else 2 * TF32_EPS * one.sqrt() for one in found]
+            of_squares = exact_gradients(outer_linear, squares, needed, [grads[0].double().square()])
+            operands = [None if one is None else 2 * TF32_EPS * one.sqrt() for one in of_squares]
         exact = exact_gradients(reference, call, needed, grads)
         epsilon = torch.finfo(call.tensors[0].dtype).eps
         share, relu = self._share(call, rounds), "relu" in call.options
@@ -116,15 +116,15 @@ def least(call: Call) -> float:
 def cases(names: tuple[str, ...]) -> list[Case]:
     """Rows, columns and outputs at the edges of blocks and tiles; each layout, each kind of value."""
     shapes = [(0, 5), (5, 0), (1, 1), (1, 3), (7, 16), (7, 33), (129, 17), (2, 32)]
-    found = [Case(shape, every_option=False) for shape in shapes]
-    found += [Case((6, 17), layout=layout) for layout in ("transposed", "strided", "expanded", "misaligned")]
-    found += [Case((13, 17), values=values) for values in ("special", "tiny", "large")]
+    result = [Case(shape, every_option=False) for shape in shapes]
+    result += [Case((6, 17), layout=layout) for layout in ("transposed", "strided", "expanded", "misaligned")]
+    result += [Case((13, 17), values=values) for values in ("special", "tiny", "large")]
     for only in names:
-        found += [Case((6, 17), layout=layout, only=only, every_option=False) for layout in ("strided", "misaligned")]
-        found += [Case((13, 17), values="special", only=only, every_option=False)]
+        result += [Case((6, 17), layout=layout, only=only, every_option=False) for layout in ("strided", "misaligned")]
+        result += [Case((13, 17), values="special", only=only, every_option=False)]
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        found += [Case((13, 24), dtype), Case((6, 17), dtype, "misaligned"), Case((7, 5), dtype, values="special")]
-    return found
+        result += [Case((13, 24), dtype), Case((6, 17), dtype, "misaligned"), Case((7, 5), dtype, values="special")]
+    return result
 
 
 def wide_cases(names: tuple[str, ...]) -> list[Case]:

@@ -43,8 +43,8 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
 
     def other_tensors(self, call):
         # A weight of fewer outputs is as good a weight: what does not fit it is the bias.
-        found = super().other_tensors(call)
-        return [each for each in found if each[0][1].shape != call.tensors[1][:-1].shape]
+        cases = super().other_tensors(call)
+        return [case for case in cases if case[0][1].shape != call.tensors[1][:-1].shape]
 
     # ------------------------------------------------------------------------------------- the ways of computing it
 
@@ -108,17 +108,17 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         grad = torch.randn(rows, outputs, device=DEVICE)
 
         def run(function, dtype):
-            c, weight, bias = (each.to(dtype, copy=True).requires_grad_() for each in tensors)
+            c, weight, bias = (tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors)
             out = function(c, weight, bias.requires_grad_(rows > 20))
             return out, *torch.autograd.grad(out, (c, weight), grad.to(dtype))
 
-        found = run(functools.partial(self.function(backend), precision="tf32"), torch.float32)
+        actual = run(functools.partial(self.function(backend), precision="tf32"), torch.float32)
         exact = run(eager.outer_linear, torch.float64)
         with RoundedProducts():
             like = run(eager.outer_linear, torch.float64)
         same = False, rows <= triton_tiles.Limits().few_rows, True  # else c_j, or a folded weight, is rounded
-        for *each, same_operands in zip(found, exact, like, same, strict=True):
-            assert_rounds(*each, same_operands=same_operands)
+        for *triple, same_operands in zip(actual, exact, like, same, strict=True):
+            assert_rounds(*triple, same_operands=same_operands)
         folded = kernels.fold_outer_weight(tensors[1])
         out = kernels.outer_linear_folded(tensors[0], folded, tensors[2], "identity", "tf32", backend=backend)
         assert_rounds(out, exact[0], like[0], same_operands=False)
@@ -192,14 +192,14 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         c, weight, bias = (torch.rand(*shape, device=DEVICE) + 0.1 for shape in shapes)
         grad = torch.ones(7, 32, device=DEVICE)
         rest = [row for row in range(7) if row != 3]
-        found = []
+        results = []
         for place in (1.0, value):
             c = c.detach().clone()
             c[3, columns - 1] = place
             c.requires_grad_()
             out = self.function(backend)(c, weight, bias, "identity", "tf32")
-            found.append((out, *torch.autograd.grad(out, c, grad)))
-        for want, got in zip(*found, strict=True):
+            results.append((out, *torch.autograd.grad(out, c, grad)))
+        for want, got in zip(*results, strict=True):
             assert torch.equal(got[rest], want[rest])
             assert (got[3].isnan() if math.isnan(value) else got[3].isposinf()).all()
 
@@ -236,11 +236,11 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         c[3, 16] = math.inf
         c.requires_grad_()
         grad = torch.ones(7, len(bias), device=DEVICE)
-        (found,) = torch.autograd.grad(self.function(backend)(c, weight, bias), c, grad)
+        (grad_c,) = torch.autograd.grad(self.function(backend)(c, weight, bias), c, grad)
         (want,) = torch.autograd.grad(eager.outer_linear(c, weight, bias), c, grad)
-        torch.testing.assert_close(found, want)
-        assert found[3].isposinf().sum() == 17
-        assert found[[0, 1, 2, 4, 5, 6]].isfinite().all()
+        torch.testing.assert_close(grad_c, want)
+        assert grad_c[3].isposinf().sum() == 17
+        assert grad_c[[0, 1, 2, 4, 5, 6]].isfinite().all()
 
     @kernel_backend
     def test_gradients_where_what_comes_in_is_infinite(self, backend):
@@ -248,9 +248,9 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         c, weight, bias = (tensor.abs() + 0.1 for tensor in self.call(Case((7, 17))).tensors)
         grad = torch.ones(7, len(bias), device=DEVICE)
         grad[3, 2] = math.inf
-        (found,) = torch.autograd.grad(self.function(backend)(c.requires_grad_(), weight, bias), c, grad)
-        assert found[3].isposinf().all()
-        assert found[[0, 1, 2, 4, 5, 6]].isfinite().all()
+        (grad_c,) = torch.autograd.grad(self.function(backend)(c.requires_grad_(), weight, bias), c, grad)
+        assert grad_c[3].isposinf().all()
+        assert grad_c[[0, 1, 2, 4, 5, 6]].isfinite().all()
 
     # --------------------------------------------------------------------------------------------- the folded weight
 
@@ -329,7 +329,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
 
 def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monkeypatch) -> tuple[int, int]:
     """Bytes of the workspaces of a forward and of a backward, as on a GPU, without one."""
-    made = []
+    sizes = []
     module = launcher()
 
     class Shape:
@@ -342,7 +342,7 @@ def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monke
             return self.shape.numel()
 
     def empty(shape, dtype, like):
-        made.append(math.prod(shape) * dtype.itemsize)
+        sizes.append(math.prod(shape) * dtype.itemsize)
         return Shape(*shape)
 
     class Kernels:
@@ -359,10 +359,10 @@ def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monke
     c, weight, bias = Shape(rows, columns), Shape(outputs, columns**2), Shape(outputs)
     out = Shape(rows, outputs)
     module.forward(c, weight, bias, "relu", precision, False, out)
-    forward = sum(made)
-    made.clear()
+    forward = sum(sizes)
+    sizes.clear()
     module.backward(out, c, weight, out, "relu", precision, False, c, weight, bias)
-    return forward, sum(made)
+    return forward, sum(sizes)
 
 
 @pytest.mark.parametrize("rows", [128, 2048, 16384])

@@ -67,8 +67,8 @@ class TestSoftmax(Values, InPlace, Gradients, Dispatch, OnGpu):
         inf = math.inf
         incoming = torch.tensor([[inf, 1, 2], [-inf, inf, 2], [math.nan, 1, 2]], device=DEVICE)
         call = Call("", (torch.tensor([[1.0, 2, 3], [1, 2, -inf], [1, 2, 3]], device=DEVICE),))
-        found, want = (gradients(self.function(b), call, (True,), incoming)[0] for b in (backend, "eager"))
-        torch.testing.assert_close(found, want, equal_nan=True)
+        actual, want = (gradients(self.function(b), call, (True,), incoming)[0] for b in (backend, "eager"))
+        torch.testing.assert_close(actual, want, equal_nan=True)
 
 
 def chosen(shape, dtype=torch.float32):
@@ -98,8 +98,8 @@ class TestAuto:
         sizes = {torch.float32: 32768, torch.float64: 32768, torch.bfloat16: 16384, torch.float16: 16384}
         for dtype, longest in sizes.items():
             assert (chosen((4, longest), dtype), chosen((4, longest + 2), dtype)) == ("triton", "cuda")
-        found = [chosen((4, columns)) for columns in (31, 32, 33, 34, 35)]
-        assert found == ["triton", "triton", "cuda", "triton", "cuda"]
+        backends = [chosen((4, columns)) for columns in (31, 32, 33, 34, 35)]
+        assert backends == ["triton", "triton", "cuda", "triton", "cuda"]
         assert chosen(()) == chosen((3, 0)) == "triton"
 
     def test_it_is_triton_where_cuda_does_not_run_and_in_a_compiled_graph(self, monkeypatch):

@@ -133,14 +133,14 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         for call in self.variants():
             values = [tensor for tensor in call.tensors if tensor is not None]
             with mode:
-                made = [mode.from_tensor(v) if where == "fake" else v.to("meta") for v in values]
-                wanted = [tensor.requires_grad_() for tensor in made if tensor.is_floating_point()]
-                left = iter(made)
-                given = [None if tensor is None else next(left) for tensor in call.tensors]
-                out = vocabulary(*given, *call.options, **options)
+                tensors = [mode.from_tensor(v) if where == "fake" else v.to("meta") for v in values]
+                wanted = [tensor.requires_grad_() for tensor in tensors if tensor.is_floating_point()]
+                left = iter(tensors)
+                inputs = [None if tensor is None else next(left) for tensor in call.tensors]
+                out = vocabulary(*inputs, *call.options, **options)
                 gradients = torch.autograd.grad(out, wanted, torch.empty_like(out))
             expected = eager.vocabulary(*call.arguments())
-            assert (out.shape, out.dtype, out.device) == (expected.shape, expected.dtype, made[0].device)
+            assert (out.shape, out.dtype, out.device) == (expected.shape, expected.dtype, tensors[0].device)
             assert [g.shape for g in gradients] == [tensor.shape for tensor in wanted]
             assert {g.device for g in gradients} == {out.device}
 
@@ -171,24 +171,24 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
     @pytest.mark.parametrize("columns", [1, 7, 8, 1023, 4097])
     def test_hostile_ids(self, backend, dtype, columns):
         table, image, audio = sources(columns)
-        given = IDS[dtype]
-        ids, named = torch.tensor(given, dtype=dtype, device=DEVICE), {"backend": backend}
-        found = kernels.embedding_lookup(ids, table, **named)
-        assert torch.equal(found, expected(rows_of(given, table), columns))
-        found = kernels.embedding_lookup_with_image(ids, table, image, **named)
-        assert torch.equal(found, expected(rows_of(given, table, image), columns))
+        ints = IDS[dtype]
+        ids, named = torch.tensor(ints, dtype=dtype, device=DEVICE), {"backend": backend}
+        out = kernels.embedding_lookup(ids, table, **named)
+        assert torch.equal(out, expected(rows_of(ints, table), columns))
+        out = kernels.embedding_lookup_with_image(ids, table, image, **named)
+        assert torch.equal(out, expected(rows_of(ints, table, image), columns))
         for first in (TEXTS, 0, 2**63 - 2):  # beside the last one, first + IMAGES is no int64
-            found = kernels.assemble_deepstack_embedding(ids, image, first, **named)
-            assert torch.equal(found, expected(rows_of(given, None, image, first=first), columns))
+            out = kernels.assemble_deepstack_embedding(ids, image, first, **named)
+            assert torch.equal(out, expected(rows_of(ints, None, image, first=first), columns))
         # An index is as hostile as an id, where it is read.
         for tokens in ((5, 2), (-1, 5), (None, -1), (2**32 + 5, -(2**63)), (None, None), (2, 2)):
             for where in (HOSTILE, [1] * len(HOSTILE)):
-                indices = where[: len(given)]
-                found = kernels.embedding_lookup_multimodal(
+                indices = where[: len(ints)]
+                out = kernels.embedding_lookup_multimodal(
                     ids, table, torch.tensor(indices, device=DEVICE), image, audio, *tokens, **named
                 )
-                rows = rows_of(given, table, image, audio, indices, TEXTS, *tokens)
-                assert torch.equal(found, expected(rows, columns))
+                rows = rows_of(ints, table, image, audio, indices, TEXTS, *tokens)
+                assert torch.equal(out, expected(rows, columns))
 
     @every_backend
     def test_a_modality_is_off_without_its_tensor_or_its_token(self, backend):
@@ -209,10 +209,10 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         table = torch.randn(TEXTS, 8, device=DEVICE)
         for shape in ((0,), (3, 0), (2, 3), (2, 1, 4)):
             ids = torch.randint(-1, TEXTS + 1, shape, device=DEVICE)
-            found = kernels.embedding_lookup(ids, table, backend=backend)
+            out = kernels.embedding_lookup(ids, table, backend=backend)
             want = expected(rows_of(ids.flatten().tolist(), table), 8) if ids.numel() else table[:0]
-            assert found.shape == (*shape, 8)
-            assert torch.equal(found.view(-1, 8), want)
+            assert out.shape == (*shape, 8)
+            assert torch.equal(out.view(-1, 8), want)
         ids = torch.tensor([0, -1, 1], device=DEVICE)
         assert not kernels.embedding_lookup(ids, table[:0], backend=backend).any()
         assert torch.equal(kernels.embedding_lookup_with_image(ids, table[:0], table, backend=backend)[0], table[0])
@@ -226,23 +226,23 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         for source in (table, image, audio):
             source[0] = math.nan
         ids = torch.tensor([-1, 0, TEXTS + IMAGES, TEXTS, 1, 2**40], device=DEVICE)
-        found = kernels.embedding_lookup_with_image(ids, table, image, backend=backend)
-        assert found.isnan().all(1).tolist() == [False, True, False, True, False, False]
-        assert not found[[0, 2, 5]].any()
+        out = kernels.embedding_lookup_with_image(ids, table, image, backend=backend)
+        assert out.isnan().all(1).tolist() == [False, True, False, True, False, False]
+        assert not out[[0, 2, 5]].any()
         indices = torch.tensor([0, -1, 0, 0, AUDIOS, 0], device=DEVICE)
         ids = torch.tensor([5, 5, -7, 0, 6, 6], device=DEVICE)
-        found = kernels.embedding_lookup_multimodal(ids, table, indices, image, audio, 5, 6, backend=backend)
-        assert found.isnan().all(1).tolist() == [True, False, False, True, False, True]
-        assert not found[[1, 2, 4]].any()
+        out = kernels.embedding_lookup_multimodal(ids, table, indices, image, audio, 5, 6, backend=backend)
+        assert out.isnan().all(1).tolist() == [True, False, False, True, False, True]
+        assert not out[[1, 2, 4]].any()
 
     @kernel_backend
     def test_a_nan_gradient_of_a_miss_goes_nowhere(self, backend):
         call = Call("", (torch.tensor([-1, 0, TEXTS, 0], device=DEVICE), sources(8)[0], None, None, None), ("text",))
         incoming = torch.randn(4, 8, device=DEVICE)
         incoming[0], incoming[2] = math.nan, math.inf
-        found = gradients(self.function(backend), call, (False, True), incoming)[1]
-        assert torch.equal(found[0], incoming[1] + incoming[3])
-        assert not found[1:].any()
+        grad = gradients(self.function(backend), call, (False, True), incoming)[1]
+        assert torch.equal(grad[0], incoming[1] + incoming[3])
+        assert not grad[1:].any()
 
     # ------------------------------------------------------------------------------------------------- the counter
 
@@ -250,16 +250,16 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
     @pytest.mark.parametrize("dtype", IDS, ids=str)
     def test_what_is_out_of_range_is_counted(self, backend, dtype):
         table, image, audio = sources(8)
-        given = IDS[dtype]
-        ids, counter = torch.tensor(given, dtype=dtype, device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        indices = torch.tensor([i - 2 for i in range(len(given))], device=DEVICE)
+        ints = IDS[dtype]
+        ids, counter = torch.tensor(ints, dtype=dtype, device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        indices = torch.tensor([i - 2 for i in range(len(ints))], device=DEVICE)
         for function, arguments, rows in (
-            (kernels.embedding_lookup, (table,), rows_of(given, table)),
-            (kernels.embedding_lookup_with_image, (table, image), rows_of(given, table, image)),
+            (kernels.embedding_lookup, (table,), rows_of(ints, table)),
+            (kernels.embedding_lookup_with_image, (table, image), rows_of(ints, table, image)),
             (kernels.embedding_lookup_multimodal, (table, indices, image, audio, 5, 2),
-             rows_of(given, table, image, audio, indices.tolist(), TEXTS, 5, 2)),
+             rows_of(ints, table, image, audio, indices.tolist(), TEXTS, 5, 2)),
             # A text's id is in range there, though it names no feature.
-            (kernels.assemble_deepstack_embedding, (image, TEXTS), [0 <= id < TEXTS + IMAGES or None for id in given]),
+            (kernels.assemble_deepstack_embedding, (image, TEXTS), [0 <= id < TEXTS + IMAGES or None for id in ints]),
         ):
             counter.fill_(10)
             out = function(ids, *arguments, backend=backend, out_of_range=counter)
@@ -274,14 +274,14 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         counter, grad = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.randn(5, 8, device=DEVICE)
         out = kernels.assemble_deepstack_embedding(ids, features, first, out_of_range=counter, backend=backend)
         assert counter.item() == 1
-        (found,) = torch.autograd.grad(out, features, grad)
-        assert torch.equal(found, torch.stack([grad[0] + grad[4], grad[2], torch.zeros_like(grad[0])]))
+        (grad_features,) = torch.autograd.grad(out, features, grad)
+        assert torch.equal(grad_features, torch.stack([grad[0] + grad[4], grad[2], torch.zeros_like(grad[0])]))
 
     @kernel_backend
     def test_what_ids_name_is_found_once(self, backend, monkeypatch):
         table, ids, counter = sources(8)[0].requires_grad_(), torch.tensor([1, -1], device=DEVICE), []
-        found = eager.choices
-        monkeypatch.setattr(eager, "choices", lambda *arguments: counter.append(1) or found(*arguments))
+        original = eager.choices
+        monkeypatch.setattr(eager, "choices", lambda *arguments: counter.append(1) or original(*arguments))
         misses = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         kernels.embedding_lookup(ids, table, out_of_range=misses, backend=backend)
         assert (len(counter), misses.item()) == (1, 1)
@@ -328,9 +328,9 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         call = self.call()
         table = call.tensors[1].requires_grad_()
         grad = torch.ones_like(OP.overload(backend)(*call.arguments()))
-        (found,) = torch.autograd.grad(OP.overload(backend)(*call.arguments()), table, grad)
+        (actual,) = torch.autograd.grad(OP.overload(backend)(*call.arguments()), table, grad)
         (want,) = torch.autograd.grad(eager.vocabulary(*call.arguments()), table, grad)
-        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(actual, want)
 
     # ------------------------------------------------------------------------------------------------------ on a GPU
 
@@ -352,11 +352,11 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(out[[0, 1, 3, 4]], table[ids[[0, 1, 3, 4]]])
         assert not out[2].any()
         grad = torch.randn(5, columns, device=DEVICE).half()
-        (found,) = torch.autograd.grad(out, table, grad)
-        assert torch.equal(found[named], torch.stack([grad[0], (grad[1].float() + grad[4].float()).half(), grad[3]]))
-        found[named] = 0
-        assert not found.any()
-        del table, out, found
+        (of_table,) = torch.autograd.grad(out, table, grad)
+        assert torch.equal(of_table[named], torch.stack([grad[0], (grad[1].float() + grad[4].float()).half(), grad[3]]))
+        of_table[named] = 0
+        assert not of_table.any()
+        del table, out, of_table
         many = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
         many[-1] = 1
         table = torch.randn(2, columns, device=DEVICE).half()
