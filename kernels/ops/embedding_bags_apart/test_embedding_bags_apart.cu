@@ -194,9 +194,9 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
                 to.tables[f] = whole || f != 1 ? gradients.back().get() : nullptr;
             }
             Sorted sorted(batch, places);
-            // Entries of the tables before: what is theirs is not stored.
+            // Entries of the last row before these tables: what is its is not stored.
             for (int n = 0; n < 3; ++n) {
-                sorted.keys.insert(sorted.keys.begin(), 3);
+                sorted.keys.insert(sorted.keys.begin(), 2 * (to.first[0] - 1) + 1);
                 sorted.positions.insert(sorted.positions.begin(), int(sorted.bags.size()));
                 sorted.bags.push_back(0), sorted.lengths.push_back(1);
             }
@@ -279,25 +279,46 @@ void check_reports(testing::Report& report) {
         });
     }
     Buffer<long long> checked(report_size + 2);
-    struct Bad {
-        op::Bags::Bag bag;
-        long long position, value, begin, end;
-        bool has_last;
+    struct Offsets {
+        long long b, begin, end;      // of bag b of table 1, which has three bags and two ids
+        long long position, value;    // of what is told; -1: nothing
+        long long from, to;           // what is read
     };
-    bags.first = 64;
-    // Table 1 has two bags: the first begins with 1; the second ends before it begins, beyond the ids, and before them.
-    for (const Bad& bad : {Bad{{0, 1, 1, 2}, 0, 1, 1, 2, false}, {{0, 1, 1, 0}, 2, 0, 1, 1, true},
-                           {{0, 1, 1, 3}, 2, 3, 1, 2, true}, {{0, 1, 0, 1}, 2, 1, 0, 1, true}}) {
+    bags.first = 64, bags.batch = 3, bags.has_last = true;
+    for (const Offsets& given : {Offsets{1, 0, 2, -1, 0, 0, 2}, {1, 2, 2, -1, 0, 2, 2}, {2, 1, 2, -1, 0, 1, 2},  // good ones
+                                 {0, 1, 2, 0, 1, 1, 2}, {1, -1, 1, 1, -1, 0, 1}, {1, 3, 3, 1, 3, 2, 2},
+                                 {1, 1, 0, 2, 0, 1, 1}, {1, 0, 3, 2, 3, 0, 2}, {2, 0, 1, 3, 1, 0, 1}, {2, 0, 3, 3, 3, 0, 2}}) {
         Expected expected;
-        expected.values = {1, 65, double(bad.position), double(bad.value),
-                           double(digest(65, bad.position, bad.value) * 16 + op::bad_offset), 0, double(bad.begin), double(bad.end)};
-        bags.has_last = bad.has_last;
+        expected.values = {0, 0, 0, 0, 0, 0, double(given.from), double(given.to)};
+        if (given.position >= 0)
+            expected.values = {1, 65, double(given.position), double(given.value),
+                               double((long long)(digest(65, given.position, given.value) * 16 + op::bad_offset)), 0, double(given.from),
+                               double(given.to)};
         report.check<long long>({1, 8}, "bags", "an offset", 0, {{"report", checked, expected}}, [&] {
             checked.write(std::vector<long long>(report_size + 2));
-            return launch_kernel(check_a_bag, dim3(1), dim3(1), 0, cudaStream_t{}, bags, bad.bag,
-                                 bad.position == 0 ? 2LL : 3LL, checked.get());
+            return launch_kernel(check_a_bag, dim3(1), dim3(1), 0, cudaStream_t{}, bags,
+                                 op::Bags::Bag{0, 1, given.begin, given.end}, 3 + given.b, checked.get());
         });
     }
+}
+
+// As many tables as a launch takes, of one row each, and a gradient of the last one alone.
+void check_most_tables(testing::Report& report) {
+    constexpr long long width = 4, last = op::most_tables - 1;
+    op::Gradients<float> to = {};
+    to.features = op::most_tables;
+    for (int f = 0; f <= op::most_tables; ++f) to.first[f] = f;
+    std::vector<float> values = testing::random<float>(width, 1);
+    Expected expected;
+    expected.values.assign(values.begin(), values.end());
+    Buffer<float> grad(values), table(width), parts(2 * embedding_bags::chunks_of(1) * width);
+    to.tables[last] = table.get();
+    Buffer<long long> keys(std::vector<long long>{2 * last + 1});
+    Buffer<int> positions(std::vector<int>{0}), bags(std::vector<int>{0});
+    embedding_bags::Sorted ids = {{keys.get(), true}, positions.get(), bags.get(), nullptr, 1};
+    report.check<float>({1, width}, "one id", "64 tables", 0, {{"grad_table", table, expected}}, [&] {
+        return op::launch_backward<float>(grad.get(), to, ids, parts.get(), width, cudaStream_t{});
+    });
 }
 
 template <class T>
@@ -313,6 +334,7 @@ int main(int count, char** arguments) {
         check_dtype<float>(report, functions);
         check_hostile_offsets(report);
         check_reports(report);
+        check_most_tables(report);
         if (testing::quick) return;
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<double>(report);

@@ -174,9 +174,11 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
 
     @kernel_backend
     def test_more_tables_than_a_launch_takes(self, backend):
-        """150 tables: three launches, of the forward and of the gradient."""
+        """150 tables: three launches, of the forward and of the gradient. Each table's last row is named."""
         tables = [torch.randn(3 + k % 5, 8, device=DEVICE) for k in range(150)]
-        indices = [torch.randint(3, (6,), device=DEVICE) for _ in tables]
+        indices = [torch.randint(len(table), (6,), device=DEVICE) for table in tables]
+        for table, ids in zip(tables, indices, strict=True):
+            ids[0] = len(table) - 1
         offsets = [torch.tensor([0, 1, 1, 4], device=DEVICE)] * 150
         for inputs in ((indices, None), (indices, offsets)):
             leaves = [table.clone().requires_grad_(k != 70) for k, table in enumerate(tables)]
