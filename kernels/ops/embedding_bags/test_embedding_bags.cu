@@ -328,14 +328,28 @@ void check_report_of_bags(testing::Report& report) {
                                                 cudaStream_t{});
         });
     }
-    Expected expected;  // of a bag by itself: in a launch another thread may be the first to report
-    expected.values = {1, 0, 2, 9, double(digest(0, 2, 9) * 16 + op::bad_offset), 0, 7, 7};
+    struct Offsets {
+        long long i, begin, end;    // of bag i of three, which have 7 ids
+        long long position, value;  // of what is told; -1: nothing
+        long long from, to;         // what is read
+    };
     Buffer<long long> checked(report_size + 2);
-    report.check<long long>({1, 8}, "bags", "an offset", 0, {{"report", checked, expected}}, [&] {
-        checked.write(std::vector<long long>(report_size + 2));
-        return launch_kernel(check_a_bag, dim3(1), dim3(1), 0, cudaStream_t{}, bags, op::Bags::Bag{0, 2, 9, 7}, 2LL,
-                             checked.get());
-    });
+    // A bag by itself: in a launch another thread may be the first to report.
+    for (const Offsets& given : {Offsets{1, 0, 7, -1, 0, 0, 7}, {1, 7, 7, -1, 0, 7, 7}, {2, 3, 7, -1, 0, 3, 7},  // good ones
+                                 {0, 1, 7, 0, 1, 1, 7}, {1, -1, 4, 1, -1, 0, 4}, {1, 8, 8, 1, 8, 7, 7}, {2, 9, 7, 2, 9, 7, 7},
+                                 {1, 3, 2, 2, 2, 3, 3}, {1, 0, 8, 2, 8, 0, 7}, {2, 0, 6, 3, 6, 0, 6}, {2, 0, 8, 3, 8, 0, 7}}) {
+        Expected expected;
+        auto word = (long long)(digest(0, given.position, given.value) * 16 + op::bad_offset);
+        expected.values = {0, 0, 0, 0, 0, 0, double(given.from), double(given.to)};
+        if (given.position >= 0)
+            expected.values = {1, 0, double(given.position), double(given.value), double(word), 0, double(given.from),
+                               double(given.to)};
+        report.check<long long>({1, 8}, "bags", "an offset", 0, {{"report", checked, expected}}, [&] {
+            checked.write(std::vector<long long>(report_size + 2));
+            return launch_kernel(check_a_bag, dim3(1), dim3(1), 0, cudaStream_t{}, bags,
+                                 op::Bags::Bag{0, 0, given.begin, given.end}, given.i, checked.get());
+        });
+    }
 }
 
 // What the kernel reports: a bad id, once, and how many there were.

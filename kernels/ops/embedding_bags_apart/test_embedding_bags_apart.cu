@@ -289,10 +289,10 @@ void check_reports(testing::Report& report) {
                                  {0, 1, 2, 0, 1, 1, 2}, {1, -1, 1, 1, -1, 0, 1}, {1, 3, 3, 1, 3, 2, 2},
                                  {1, 1, 0, 2, 0, 1, 1}, {1, 0, 3, 2, 3, 0, 2}, {2, 0, 1, 3, 1, 0, 1}, {2, 0, 3, 3, 3, 0, 2}}) {
         Expected expected;
+        auto word = (long long)(digest(65, given.position, given.value) * 16 + op::bad_offset);
         expected.values = {0, 0, 0, 0, 0, 0, double(given.from), double(given.to)};
         if (given.position >= 0)
-            expected.values = {1, 65, double(given.position), double(given.value),
-                               double((long long)(digest(65, given.position, given.value) * 16 + op::bad_offset)), 0, double(given.from),
+            expected.values = {1, 65, double(given.position), double(given.value), double(word), 0, double(given.from),
                                double(given.to)};
         report.check<long long>({1, 8}, "bags", "an offset", 0, {{"report", checked, expected}}, [&] {
             checked.write(std::vector<long long>(report_size + 2));
