@@ -58,7 +58,7 @@ struct Case {
                 ids.push_back(id);
                 key.push_back(there ? 2 * (row_offsets[size_t(f)] + id) + 1 : 2 * row_offsets[size_t(f) + 1]);
                 if (in_bags) bags.values.push_back(double(bag % batch * features + f));
-                counted += id != padding;
+                counted += padding < 0 || id != padding;
             }
             if (in_bags) offsets.push_back((long long)ids.size());
             for (long long i = first; in_bags && i < offsets.back(); ++i) lengths.values.push_back(double(counted));
@@ -78,9 +78,14 @@ void check(testing::Report& report, const Shape& shape, Ids kind, bool in_bags, 
     using Signed = std::conditional_t<sizeof(Key) == 4, int, long long>;
     if (!report.wants<Signed>(shape)) return;
     const char* names[] = {"drawn", "alike", "hostile"};
-    long long rows = sizeof(Key) == 4 ? 1LL << 28 : 1LL << 40, padding = -1;
-    for (bool narrow : {false, true}) {
-        if (kind == Ids::hostile) padding = narrow ? 0 : 2;
+    long long rows = sizeof(Key) == 4 ? 1LL << 28 : 1LL << 40;
+    struct Kind {
+        bool narrow;
+        long long padding;
+    };
+    std::vector<Kind> kinds = {{false, -1}, {true, -1}};
+    if (kind == Ids::hostile) kinds = {{false, 2}, {true, 0}, {false, -1}};
+    for (auto [narrow, padding] : kinds) {
         Case c(shape, kind, in_bags, narrow, rows, padding);
         long long count = (long long)c.ids.size();
         Buffer<long long> row_offsets(c.row_offsets), wide_ids(c.ids), offsets(c.offsets);
@@ -89,7 +94,8 @@ void check(testing::Report& report, const Shape& shape, Ids kind, bool in_bags, 
         Buffer<int> positions(count), bags(in_bags ? count : 0), lengths(in_bags ? count : 0);
         std::vector<Output> outputs = {{"keys", keys, c.keys}, {"positions", positions, c.positions}};
         if (in_bags) outputs.insert(outputs.end(), {{"bags", bags, c.bags}, {"lengths", lengths, c.lengths}});
-        std::string how = std::string(in_bags ? "bags" : table_keys ? "by table" : "at once") + (narrow ? ", int32" : "");
+        std::string how = std::string(in_bags ? "bags" : table_keys ? "by table" : "at once") + (narrow ? ", int32" : "") +
+                          (padding < 0 ? "" : ", padding");
         report.check<Signed>(shape, names[int(kind)], how, double(wide_ids.bytes() + keys.bytes()), outputs, [&] {
             Integers given{narrow ? (const void*)ids.get() : wide_ids.get(), !narrow};
             sort::Tables tables{row_offsets.get(), rows, padding, int(shape.columns)};
@@ -109,7 +115,7 @@ void check_lying_offsets(testing::Report& report) {
         std::vector<long long> offsets;
         int none;  // how many ids lie in no bag
     };
-    for (const Kind& kind : {Kind{"beyond", {-7, 3, 90, 4, 100}, 0}, {"falling", {0, 5, -(1LL << 40), 1LL << 40, 5}, 0},
+    for (const Kind& kind : {Kind{"by one", {-1, 3, 6, 9, 13}, 0}, {"beyond", {-7, 3, 90, 4, 100}, 0}, {"falling", {0, 5, -(1LL << 40), 1LL << 40, 5}, 0},
                              {"early", {0, 1, 2, 3, 4}, 8}, {"late", {9, 10, 11, 12, 12}, 9}}) {
         std::vector<long long> ids;
         for (int i = 0; i < 12; ++i) ids.push_back(i % 3);
@@ -136,24 +142,26 @@ void check_lying_offsets(testing::Report& report) {
 
 // row_offsets that fall, or lie beyond all rows: keys ascend, name rows that there are, and each position comes once.
 void check_falling(testing::Report& report) {
-    for (const std::vector<long long>& given : {std::vector<long long>{0, 4, 2, 8}, {8, 0, 3, 3}, {-5, 1LL << 40, 2, 6}, {0, 5, 8, 9}}) {
+    for (const std::vector<long long>& given : {std::vector<long long>{0, 4, 2, 8}, {8, 0, 3, 3}, {-5, 1LL << 40, 2, 6}, {0, 5, 8, 9},
+                                                {-1, 3, 5, 8}}) {
         std::vector<long long> ids;
         for (int i = 0; i < 120; ++i) ids.push_back(i % 7 - 1);
         Buffer<long long> row_offsets(given), indices(ids);
         Buffer<int> keys(120), positions(120), memory(1 << 20), faults(1);
         Expected none;
         none.values = {0};
-        report.check<int>({40, 3}, "falling", std::to_string(given[1]), 0, {{"faults", faults, none}}, [&] {
-            sort::Tables tables{row_offsets.get(), 8, -1, 3};
-            cudaError_t error = sort::launch<unsigned>({indices.get(), true}, {}, tables, 120, 40,
-                                                       reinterpret_cast<unsigned*>(keys.get()), positions.get(), nullptr,
-                                                       nullptr, 4096, Memory{&memory}, cudaStream_t{});
-            std::vector<int> key = keys.read(), position = positions.read(), all(120);
-            std::iota(all.begin(), all.end(), 0);
-            std::sort(position.begin(), position.end());
-            faults.write({!std::is_sorted(key.begin(), key.end()) + 2 * (key[0] < 0 || key[119] > 16) + 4 * (position != all)});
-            return error;
-        });
+        for (long long table_keys : {4096, 0})
+            report.check<int>({40, 3}, "falling", std::to_string(given[1]), 0, {{"faults", faults, none}}, [&] {
+                sort::Tables tables{row_offsets.get(), 8, -1, 3};
+                cudaError_t error = sort::launch<unsigned>({indices.get(), true}, {}, tables, 120, 40,
+                                                           reinterpret_cast<unsigned*>(keys.get()), positions.get(), nullptr,
+                                                           nullptr, table_keys, Memory{&memory}, cudaStream_t{});
+                std::vector<int> key = keys.read(), position = positions.read(), all(120);
+                std::iota(all.begin(), all.end(), 0);
+                std::sort(position.begin(), position.end());
+                faults.write({!std::is_sorted(key.begin(), key.end()) + 2 * (key[0] < 0 || key[119] > 16) + 4 * (position != all)});
+                return error;
+            });
     }
 }
 
