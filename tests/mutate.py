@@ -51,7 +51,7 @@ from mutants import Mutant, drawn, switched
 ROOT = Path(__file__).resolve().parent.parent
 GXX = ["g++", "-std=c++20", "-pthread", "-Ikernels", "-w", "-Werror=vla", "-x", "c++"]
 SANITIZERS = {
-    "asan": ["-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "asan": ["-Og", "-g1", "-fsanitize=address,undefined", "-fsanitize=bounds-strict", "-fno-sanitize-recover=all"],
     "tsan": ["-Og", "-g1", "-fsanitize=thread"],
 }
 # The last line of a traceback, where Triton itself turns a kernel down: shapes that do not go together, say.

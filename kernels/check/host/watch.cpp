@@ -261,7 +261,7 @@ extern "C" void __tsan_read_range(void* p, size_t bytes) { look_at_range(p, byte
 extern "C" void __tsan_write_range(void* p, size_t bytes) { look_at_range(p, bytes, true, __builtin_return_address(0)); }
 extern "C" void __tsan_init() {}
 
-// What the build (-fsanitize=bounds) calls where an index leaves its array: the compiler's struct, and the index.
+// What the build (-fsanitize=bounds-strict) calls where an index leaves its array: the compiler's struct, and the index.
 struct Place {
     const char* file;
     unsigned line, column;

@@ -49,7 +49,8 @@ from kernels.ops.dlrm import cuda_launch
 from kernels.ops.dlrm.eager import dlrm_forward
 from kernels.ops.dlrm.source import source_of
 from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model
-host.extra_flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+host.extra_flags = ("-fsanitize=address,undefined", "-fsanitize=bounds-strict",
+                    "-fno-sanitize-recover=all", "-g1")
 if sys.argv[1:]:
     old, new = sys.argv[1:]
     parts = (runtime.KERNELS / "ops/dlrm/parts.cuh").read_text().replace("#pragma once", "")

@@ -12,19 +12,21 @@ using testing::Shape;
 enum { the_x, the_out, the_grad, the_saved, the_grad_x, tensors };
 
 // Rows of every kind that special values make: NaN, +Inf, -Inf alone, -Inf among numbers, one number among -Inf, the
-// least numbers that there are, none.
+// least numbers that there are, a last one beside which all others are nothing.
 template <class T>
 std::vector<T> inputs(const Shape& shape) {
     std::vector<T> x = testing::random<T>(shape.elements(), 1, false, shape.large);
     constexpr double infinity = std::numeric_limits<double>::infinity();
     for (long long row = 0; shape.special && row < shape.rows; ++row) {
         T* first = x.data() + row * shape.columns;
-        if (row % 7 == 0) first[shape.columns / 2] = testing::rounded<T>(std::nan(""));
-        if (row % 7 == 1) first[shape.columns - 1] = testing::rounded<T>(infinity);
+        long long kind = (row + shape.columns) % 7;  // so that a few rows, which are cut into parts, are of every kind too
+        if (kind == 0) first[shape.columns / 2] = testing::rounded<T>(std::nan(""));
+        if (kind == 1) first[shape.columns - 1] = testing::rounded<T>(infinity);
+        if (kind == 6) first[shape.columns - 1] = testing::rounded<T>(1000);
         for (long long column = 0; column < shape.columns; ++column)
-            if (row % 7 == 5)
+            if (kind == 5)
                 first[column] = testing::rounded<T>(-testing::Dtype<T>::largest);
-            else if (row % 7 == 2 || (row % 7 == 3 && column % 2) || (row % 7 == 4 && column))
+            else if (kind == 2 || (kind == 3 && column % 2) || (kind == 4 && column))
                 first[column] = testing::rounded<T>(-infinity);
     }
     return x;
@@ -130,16 +132,19 @@ void check_ways(testing::Report& report) {
     for (bool special : {false, true}) {
         for (long long columns : {held, held_one_by_one - 1})
             check<T>(report, {7, columns, 0, special}, "held", limits);
-        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5002LL, 5000LL})
+        for (long long columns : {held + whole, held_one_by_one + 1, 2 * held - 1, 5003LL, 5002LL, 5000LL})
             check<T>(report, {7, columns, 0, special}, "long", limits);
-        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5002LL, 9000LL})
+        for (long long columns : {held + whole, held_one_by_one + 1, 3 * limits.part_block - 1, 5003LL, 5002LL, 9000LL})
             check<T>(report, {3, columns, 0, special}, "parts", limits);
     }
     check<T>(report, {3, 5000, Shape::all}, "parts", limits);
-    for (int tensor : {the_out, the_grad_x})  // one by one, with a last step of one element
-        check<T>(report, {7, held_one_by_one + 1, 1u << tensor}, "long", limits);
     op::Limits many = limits;  // parts of a row, more than a block has threads
     many.part_block = 32;
+    for (int tensor : {the_out, the_grad_x}) {  // one by one, with a last step of one element, and of one less than all
+        for (long long columns : {held_one_by_one + 1, 2 * held_one_by_one - 1})
+            check<T>(report, {7, columns, 1u << tensor}, "long", limits);
+        check<T>(report, {3, held_one_by_one + 1, 1u << tensor}, "parts", many);
+    }
     check<T>(report, {1, 2101}, "parts", many);
     check<T>(report, {2, 2500}, "parts", limits);  // few blocks
     limits.narrow = 0;
@@ -218,7 +223,7 @@ void check_huge([[maybe_unused]] testing::Report& report) {
 template <class T>
 void check_dtype(testing::Report& report) {
     for (Shape shape : testing::small_shapes()) check<T>(report, shape);
-    const Shape shapes[] = {{300, 7}, {129, 1}, {70, 33}, {5, 70}, {5, 72}, {9, 520}, {5, 1022}, {12, 7, 0, true}};
+    const Shape shapes[] = {{300, 7}, {op::narrow_threads - 1, 7}, {129, 1}, {70, 33}, {5, 70}, {5, 72}, {9, 520}, {5, 1022}, {12, 7, 0, true}};
     for (const Shape& shape : shapes) check<T>(report, shape);
     check_ways<T>(report);
     for (const Shape& shape : testing::large_shapes())
