@@ -176,6 +176,7 @@ void check_bulk(testing::Report& report, const Functions<T>& functions) {
     for (long long pad_to : {4, 16}) at({70, 16}, {20, pad_to});
     if (sizeof(T) == 2)
         for (long long features : {1, 12, 31}) at({11, 16}, {features, 1});
+    at({11, 16}, {32, 1});
     at({70, 16, Shape::all}, {17, 1});
     at({70, 16, 0, true}, {26, 1});
     for (int tensor = 0; tensor < tensors; ++tensor) at({18, 16, 1u << tensor}, {26, 4});
