@@ -31,6 +31,7 @@ class PublicFunction:
         self._op, self._loader, self._form = declaration, loader, form
         self._signature = declaration.forms[form]
         self._scalars = self._signature.scalars
+        self._overloads = {backend: declaration.overload(backend, form) for backend in declaration.backends}
         self._as_eager = self._eager  # one object, to know it by
         self._on_gpu: dict[str, Callable] = {}  # backend → what is called
 
@@ -56,7 +57,7 @@ class PublicFunction:
         for one that the op has no kernel for."""
         self._refuse_unknown(backend)
         if backend == "auto":
-            first = self._signature.leading(arguments)
+            first = self._signature.first_tensor(arguments)
             if first.is_meta:  # any kernel's overload gives the shapes; eager code may look at values
                 return self._op.backends[0]
             if not first.is_cuda:
@@ -73,7 +74,7 @@ class PublicFunction:
 
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
-        op, first = self._op, self._signature.leading(arguments)
+        op, first = self._op, self._signature.first_tensor(arguments)
         self._refuse_unknown(backend)
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
@@ -82,7 +83,7 @@ class PublicFunction:
         if chosen == "eager":
             call = self._as_eager
         else:
-            in_core, overload = self._loader.load(chosen, first.device.type), op.overload(chosen, self._form)
+            in_core, overload = self._loader.load(chosen, first.device.type), self._overloads[chosen]
             call = core.from_python(overload) if in_core else refusing(op, self._form, overload)
         if first.is_cuda:
             self._on_gpu[backend] = call
@@ -104,14 +105,14 @@ class PublicFunction:
         if self._scalars:
             # As a number a scalar would be a constant of the graph, and every other value a compilation. As a tensor on
             # the device a captured graph sees it change, too.
-            arguments, device = list(arguments), self._signature.leading(arguments).device
+            arguments, device = list(arguments), self._signature.first_tensor(arguments).device
             for i in self._scalars:
                 if isinstance(arguments[i], Real):
                     arguments[i] = torch.ones((), dtype=torch.float64, device=device) * arguments[i]
-        return self._op.overload(backend, self._form)(*arguments)
+        return self._overloads[backend](*arguments)
 
     def _eager(self, *arguments):
-        first = self._signature.leading(arguments)
+        first = self._signature.first_tensor(arguments)
         if autocasts(first):
             arguments = cast(self._signature, arguments)
             with torch.autocast(first.device.type, enabled=False):  # whose own dtype for an operator may be another

@@ -32,8 +32,8 @@ def are_tensors(op: str, name: str, value: object) -> None:
 
 
 def listed(value: object) -> object:
-    """Any sequence of tensors as the list that the dispatcher takes: a tuple, say, or nn.ParameterList, which is no
-    Sequence. What is none is left for `are_tensors` to refuse."""
+    """A sequence of tensors (a tuple, or nn.ParameterList, which is no Sequence) as the list that the dispatcher takes.
+    Any other value is returned as it is, for `are_tensors` to refuse."""
     if type(value) is list:
         return value
     is_sequence = isinstance(value, Sequence | ParameterList) and not isinstance(value, str)
@@ -84,7 +84,7 @@ def is_one_of(op: str, name: str, value: object, known: Collection[str]) -> None
 
 
 def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
-    """Numbers [N] from 0 to `most`, none below the one before it; whoever asks waits for a GPU."""
+    """Numbers [N] from 0 to `most`, none below the one before it. For a CUDA tensor this waits for the GPU."""
     falls = torch.cat([torch.zeros_like(tensor[:1], dtype=torch.bool), tensor.diff() < 0])
     bad = (tensor < 0) | (tensor > most) | falls
     if bad.any():
@@ -96,8 +96,8 @@ def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
 
 
 def integer(op: str, name: str, value: object) -> int | torch.SymInt:
-    """The int that C++ takes it for: also NumPy's integers, and a tensor of one element, of which torch takes the
-    number without what is behind the point."""
+    """The value as an int, as C++ takes it. It may be one of NumPy's integers, or a tensor of one element, which torch
+    truncates."""
     if isinstance(value, torch.SymInt):
         return value
     try:
@@ -157,7 +157,7 @@ WITHOUT_VALUES = ("fake_tensor", "FakeTensor"), ("functional_tensor", "Functiona
 
 
 def has_no_values(tensor: Tensor) -> bool:
-    """Whether there are shapes alone: it is traced, on the device meta, or of a FakeTensorMode."""
+    """Whether the tensor has a shape but no values: it is traced, on the device meta, or of a FakeTensorMode."""
     if is_compiling() or tensor.is_meta:
         return True
     if type(tensor) is Tensor or type(tensor) is Parameter:  # the usual ones, before what takes longer
@@ -175,8 +175,8 @@ def plain(value: object) -> str:
 
 
 def may_be_written(op: str, name: str, tensor: Tensor, also: Mapping[str, object]) -> None:
-    """Each element must have a place of its own. also: what else the call writes, by name, which must lie elsewhere;
-    where one is not contiguous a kernel writes to a copy of it."""
+    """A tensor whose elements have memory of their own. also: the other tensors that the call writes, by name. They
+    not overlap it, unless one of the two is not contiguous: a kernel writes to a copy of that one."""
     if tensor._is_zerotensor():
         raise ValueError(f"{op}: {name} must have memory, since it is written to; got a zero tensor: clone() it")
     expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

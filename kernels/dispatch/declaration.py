@@ -24,7 +24,8 @@ OPS = f"{runtime.PACKAGE}.ops"  # the package of the ops' folders
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
 
-# From a form's arguments by name: shape and dtype of an output or a gradient; of a list's gradient of each in it.
+# From an overload's arguments by name to the shape and dtype of an output or a gradient. For a gradient that is a list:
+# of each tensor in it.
 Allocation = tuple[Sequence[int], torch.dtype]
 Shape = Callable[[Mapping[str, object]], Allocation | list[Allocation]]
 
@@ -66,8 +67,8 @@ class KeptShape:
 
 @dataclass(frozen=True)
 class KeptShapes(KeptShape):
-    """The same for an argument that is a list of tensors, each of which gets a gradient. The list of integers has of
-    each tensor how many dimensions it has, and its shape."""
+    """The same for an argument that is a list of tensors, each of which gets a gradient. For each
+    tensor the list of integers has its number of dimensions, then its shape."""
 
     def __call__(self, arguments: Mapping[str, object]) -> list[tuple[Sequence[int], torch.dtype]]:
         numbers, shapes, dtype = list(arguments[f"{self.name}_shape"]), [], arguments[self.dtype_of].dtype
@@ -248,7 +249,7 @@ class Declaration:
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
     def made_of_shapes(self, form: str, arguments: Sequence) -> Tensor | list[Tensor] | tuple | None:
-        """What a call returns, without its values: new tensors, beside the first argument."""
+        """New tensors like those that a call returns, on the first argument's device; their values are not computed."""
         first = self.forms[form].first_tensor(arguments)
 
         def new(output: Allocation | list[Allocation]) -> Tensor | list[Tensor]:
@@ -281,12 +282,12 @@ class Declaration:
         return (*grads, *kept, *self.shapes_of(named), *(named[argument.name] for argument in self.others), list(needs))
 
     def kept_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> list[Tensor | list[Tensor] | None]:
-        """What this call saves, in the order of `saved`; None, or an empty list, in place of what it does not save."""
+        """What this call saves for backward, in the order of `saved`; None or an empty list for the rest."""
         saved = self.saves_for(named, needs)
         return [named[n] if n in saved else [] if isinstance(named[n], list) else None for n in self.saved]
 
     def shapes_of(self, named: Mapping[str, object]) -> list[list[int]]:
-        """What is kept of the arguments whose shapes alone are."""
+        """The shapes of those arguments whose shapes alone are saved for backward."""
         return [
             [size for tensor in named[name] for size in (tensor.dim(), *tensor.shape)]
             if isinstance(named[name], list) else list(named[name].shape)
@@ -314,7 +315,8 @@ class Declaration:
             raise ValueError(f"{op}: needs must have {count} values, for {', '.join(self.gradients)}")
         (position, first), *others = signature.tensors(arguments)
         for i, tensor in [(position, first), *others]:
-            checks.is_beside(op, signature.names[i], tensor, first, signature.names[position])
+            if tensor.layout != torch.strided or tensor.device != first.device:
+                checks.is_beside(op, signature.names[i], tensor, first, signature.names[position])
         optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
         for name in self.saves_for(named, named["needs"]):
             if named[name] is None and name not in optional:

@@ -16,7 +16,7 @@ _loading = threading.RLock()
 
 
 class Loader:
-    """One op's.
+    """Loads what runs one op's overloads.
 
     without_core: called as without_core(backend, error) where CUDA tensors come and the core cannot be built.
     """

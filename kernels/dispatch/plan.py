@@ -187,7 +187,8 @@ def make_plan(declaration: Declaration, backend: str, form: str, *arguments) -> 
     """Steps 7 to 11: what the core calls for a signature that is new to it."""
     signature = declaration.forms[form]
     signature.check(arguments)
-    signature.check_written(arguments)
+    if signature.mutated:
+        signature.check_written(arguments)
     if declaration.fits and form not in BACKWARD:
         declaration.fits(backend, signature.by_name(arguments))
     length = length_of(signature, arguments)
@@ -279,8 +280,8 @@ def _common_length(tensors: Sequence[Tensor | StandIn]) -> int | None:
 
 
 def _varied_list(stand_ins: list[StandIn], length: Varying | None) -> list[StandIn]:
-    """Those of a Ragged[], as they know their lengths: all N, or, where they are part of the signature, all the same
-    number; else none."""
+    """Stand-ins for the tensors of a Ragged[]. Each one's length is N, or a number if the signature contains it; where
+    the lengths differ, a launcher that asks for one raises."""
     common = _common_length(stand_ins)
     if common is None or (length is not None and common != length.value):
         return [RaggedStandIn(tensor) if tensor.dim() == 1 else tensor for tensor in stand_ins]

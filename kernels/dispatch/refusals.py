@@ -18,7 +18,7 @@ from .signature import Signature
 def cast(signature: Signature, arguments: Sequence) -> Sequence:
     """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
     excepted."""
-    first = signature.leading(arguments)
+    first = signature.first_tensor(arguments)
     if not autocasts(first):
         return arguments
     floating = [(i, tensor) for i, tensor in signature.tensors(arguments) if tensor.is_floating_point()]
@@ -75,7 +75,7 @@ def refuse_gradients(declaration: Declaration, form: str, arguments: Sequence) -
 
 
 def refuse_unbatched(declaration: Declaration, form: str, arguments: Sequence) -> None:
-    """Raise RuntimeError if torch.func.vmap batches what is read and not what is written, which has room for one."""
+    """Raise RuntimeError if torch.func.vmap batches an argument that is read, and not the one that is written to."""
     signature, is_batched = declaration.forms[form], torch._C._functorch.is_batchedtensor
     batched = next((signature.names[i] for i, tensor in signature.tensors(arguments) if is_batched(tensor)), None)
     for i in signature.mutated:

@@ -192,11 +192,10 @@ class Signature:
         hints: Mapping[str, str] | None = None, check: Callable | None = None,
     ) -> None:
         self.name, self._hints, self._check = name, hints or {}, check
-        declared = {argument.name: argument for argument in parse_shapes(shapes)} if shapes else {}
         types = {argument.name: argument.type for argument in arguments}
-        declared = {name: replace(argument, type=types[name]) for name, argument in declared.items()}
+        self._declared = [replace(a, type=types[a.name]) for a in parse_shapes(shapes)] if shapes else []
+        declared = {argument.name: argument for argument in self._declared}  # in the order of `shapes`
         self.arguments = [declared.get(argument.name, argument) for argument in arguments]
-        self._declared = [*declared.values()]  # in the order of `shapes`
         self.names = [*types]
         self.scalars = [i for i, argument in enumerate(arguments) if argument.type == "Number"]
         self.mutated = [i for i, argument in enumerate(arguments) if "!" in argument.type]
@@ -212,7 +211,7 @@ class Signature:
 
     @classmethod
     def of(cls, name: str, shapes: str) -> Signature:
-        """Of a function that is no overload: the types are what the shapes show, "x? [N]" a tensor or None."""
+        """The signature of a function that is no overload: "x [N]" is a tensor, "x? [N]" a tensor or None."""
         return cls(name, parse_shapes(shapes), shapes=shapes)
 
     def by_name(self, arguments: Sequence) -> dict[str, object]:
@@ -228,9 +227,9 @@ class Signature:
                 tensors += [(i, element) for element in elements if isinstance(element, Tensor)]
         return tensors
 
-    def leading(self, arguments: Sequence) -> Tensor:
-        """The first argument, or of a list the first in it, whose device decides. TypeError: what is no tensor.
-        ValueError: an empty list."""
+    def first_tensor(self, arguments: Sequence) -> Tensor:
+        """The first argument, or the first tensor in it, whose device is the call's. Raises TypeError for what is no
+        tensor, ValueError for an empty list."""
         first, name = arguments[0], self.names[0]
         if 0 in self.lists:
             if isinstance(first, list | tuple) and not first:
@@ -240,12 +239,6 @@ class Signature:
         if not isinstance(first, Tensor):
             checks.is_tensor(self.name, name, first)
         return first
-
-    def first_tensor(self, arguments: Sequence) -> Tensor:
-        """The first of them, whose device is the call's."""
-        for _, tensor in self.tensors(arguments):
-            return tensor
-        raise TypeError(f"{self.name}: {self.names[0]} must be a tensor; got {type(arguments[0]).__name__}")
 
     def computes_in_double(self, arguments: Sequence) -> bool:
         """Whether scalars must keep float64's digits."""
