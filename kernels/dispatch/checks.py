@@ -175,8 +175,8 @@ def plain(value: object) -> str:
 
 
 def may_be_written(op: str, name: str, tensor: Tensor, also: Mapping[str, object]) -> None:
-    """A tensor whose elements have memory of their own. also: the other tensors that the call writes, by name. They
-    not overlap it, unless one of the two is not contiguous: a kernel writes to a copy of that one."""
+    """A tensor whose elements have memory of their own. also: the other tensors that the call writes, by name. These
+    must not overlap it, unless one of the two is not contiguous: a kernel writes to a copy of that one."""
     if tensor._is_zerotensor():
         raise ValueError(f"{op}: {name} must have memory, since it is written to; got a zero tensor: clone() it")
     expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
