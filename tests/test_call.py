@@ -147,7 +147,8 @@ def test_a_cpu_tensor_never_loads_the_core(monkeypatch):
     monkeypatch.setattr(core, "load_core", lambda: pytest.fail("loads the core"))
     assert torch.equal(scaled(X, 2, backend="triton"), 2 * X)
     assert not OP.loader.load("triton", "cpu")
-    assert not OP.loader.load("cuda", "cpu")
+    with pytest.raises(RuntimeError, match="does not run here"):
+        OP.loader.load("cuda", "cpu")
 
 
 # ---------------------------------------------------------------------------------------------- without a C++ compiler

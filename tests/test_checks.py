@@ -1,9 +1,9 @@
-"""kernels.dispatch.checks.Arguments: what an entry accepts, and the words of every refusal."""
+"""kernels.dispatch.signature: what a declared shape accepts, and the words of every refusal."""
 
 import pytest
 import torch
 
-from kernels.dispatch.checks import Arguments
+from kernels.dispatch.signature import Signature
 
 ONES = torch.ones(2, 3, 5)
 IDS = torch.zeros(6, dtype=torch.int64)
@@ -11,7 +11,7 @@ BAGS = "offsets? [F · B + 1]: integer; indices [B, F] | [N] with offsets: integ
 
 
 def accepts(text, *arguments):
-    Arguments(text)("op", *arguments)
+    Signature.of("op", text).check(arguments)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_what_does_not_fit_is_named_with_what_was_expected_and_what_came(text, a
 def test_an_entry_that_says_nothing_is_refused():
     for text in ("", "x [N", "x [N]: floating;", "x: y: z [N]"):
         with pytest.raises((ValueError, AttributeError)):
-            Arguments(text)
+            Signature.of("op", text)

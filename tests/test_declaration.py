@@ -1,4 +1,4 @@
-"""kernels.dispatch.declaration and schema: what a declaration refuses, and what a call's integers may be."""
+"""kernels.dispatch.declaration and signature: what a declaration refuses, and what a call's integers may be."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kernels
-from kernels.dispatch import schema
+from kernels.dispatch import signature
 from kernels.dispatch.declaration import Declaration, SavedBy
 
 SCHEMA = "(Tensor x, str mode) -> Tensor out"
@@ -54,14 +54,14 @@ def test_names_that_would_cut_what_the_core_is_told_are_refused(letter):
 )
 def test_a_schema_has_no_type_where_it_means_nothing(text, part):
     with pytest.raises(ValueError, match=f"^{re.escape(f'schema {text}: {part!r} must be one of Tensor, ')}"):
-        schema.parse(text)
+        signature.parse(text)
 
 
 def test_a_schema_is_parsed():
     text = "(Tensor x, Tensor? y, Tensor(a!) z, Number n, str mode) -> (Tensor out, Report r)"
-    arguments, returns = schema.parse(text)
+    arguments, returns = signature.parse(text)
     assert [(a.type, a.name) for a in arguments] == [
         ("Tensor", "x"), ("Tensor?", "y"), ("Tensor(a!)", "z"), ("Number", "n"), ("str", "mode")
     ]
     assert [(r.type, r.name) for r in returns] == [("Tensor", "out"), ("Report", "r")]
-    assert schema.parse("(Tensor(a!) x) -> ()")[1] == []
+    assert signature.parse("(Tensor(a!) x) -> ()")[1] == []

@@ -248,7 +248,7 @@ def test_a_backward_that_needs_what_another_function_makes(core, backend, monkey
 
 
 def test_an_op_needs_no_kernel_of_a_backend():
-    only = Op("toy_only", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
+    only = Op("toy_only", "(Tensor x) -> Tensor out", eager=torch.abs,
               outputs={"out": like("x")}, backends=("triton",))
     with pytest.raises(RuntimeError, match='backend="cuda" does not run here: toy_only has no such kernel'):
         only.call("cuda", torch.ones(3))
@@ -262,8 +262,8 @@ def test_an_op_needs_no_kernel_of_a_backend():
 @needs_compiler
 def test_the_core_does_not_ask_python_twice_for_one_signature(core, monkeypatch):
     asked = []
-    check = GATHER._check
-    monkeypatch.setattr(GATHER, "_check", lambda *arguments: (asked.append(1), check(*arguments)))
+    check = GATHER.forms[""]._check
+    monkeypatch.setattr(GATHER.forms[""], "_check", lambda *arguments: (asked.append(1), check(*arguments)))
     table, ids = torch.randn(9, 4), torch.tensor([1, 2])
     overload = GATHER.overload("cuda")
     for _ in range(3):
@@ -307,8 +307,7 @@ def test_the_wrong_number_of_arguments_in_cuda_cu_is_named(core, tmp_path):
     )
     library = build.load_library("toy_wrong", wrong, cache=tmp_path, include=(runtime.KERNELS,),
                                      flags=("-std=c++20", "-O0"), as_cpp=True)
-    op = Op("toy_wrong", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
-            outputs={"out": like("x")})
+    op = Op("toy_wrong", "(Tensor x) -> Tensor out", eager=torch.abs, outputs={"out": like("x")})
     op.loader.declare("cuda", "cpu", str(library))
     with pytest.raises(RuntimeError, match=r"the function in cuda\.cu takes 1 arguments, the declaration gives it 2"):
         op.overload("cuda")(torch.ones(3))
@@ -346,7 +345,6 @@ def test_an_output_of_integers_has_no_gradient(core, tmp_path):
         "toy_top",
         "(Tensor x) -> (Tensor largest, Tensor where)",
         eager=lambda x: tuple(x.max(-1)),
-        check=lambda op, x: None,
         outputs={
             "largest": lambda arguments: (arguments["x"].shape[:-1], arguments["x"].dtype),
             "where": lambda arguments: (arguments["x"].shape[:-1], torch.int64),
@@ -429,14 +427,14 @@ def library(tmp_path_factory):
         RECORDED[op.name] = recorded = Op(
             name, {"toy_sgd_": "(Tensor(a!) weights, Tensor gradient, Number lr) -> ()"}.get(
                 op.name, "(Tensor x, Tensor? shift) -> (Tensor doubled, Tensor squared)"),
-            eager=op.eager, check=op._check, outputs=op._output_shapes, package=op.package,
+            eager=op.eager, check=op.forms[""]._check, outputs=op._output_shapes, package=op.package,
         )
         recorded.loader.declare("triton", "cpu", "")
     return path
 
 
 def early_op(name: str):
-    op = Op(name, "(Tensor x, Tensor bias) -> Tensor out", eager=None, check=lambda op, x, bias: None,
+    op = Op(name, "(Tensor x, Tensor bias) -> Tensor out", eager=None,
             outputs={"out": like("x")}, package="toy_ops.pdl")
     op.loader.declare("triton", "cpu", "")
     return op.overload("triton")
@@ -513,7 +511,7 @@ def test_the_launches_of_one_plan_follow_the_length_of_ragged_tensors(driver, mo
 
     monkeypatch.setitem(sys.modules, "toy_ragged.triton_launch", SimpleNamespace(forward=forward))
     monkeypatch.setattr(plan, "_function", function)
-    op = Op("toy_ragged", "(Ragged ids) -> Tensor out", eager=None, check=lambda *arguments: None,
+    op = Op("toy_ragged", "(Ragged ids) -> Tensor out", eager=None,
             outputs={"out": lambda arguments: ((arguments["ids"].numel(), 2), torch.float32)}, package="toy_ragged")
     op.loader.declare("triton", "cpu", "")
     driver.set(parameters=5)
@@ -595,7 +593,7 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
 
 def weighted_op(name: str) -> Op:
     return Op(
-        name, "(Ragged[] lists, int weight) -> Tensor out", eager=None, check=lambda op, lists, weight: None,
+        name, "(Ragged[] lists, int weight) -> Tensor out", eager=None,
         outputs={"out": lambda arguments: ((len(arguments["lists"]),), torch.float32)}, backends=("cuda",), auto="cuda",
         generates=True, package="toy_ops.weighted",
     )

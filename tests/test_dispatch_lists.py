@@ -114,8 +114,8 @@ def test_without_the_core_autograd_is_pythons(monkeypatch):
 
 @needs_compiler
 def test_plans_hang_neither_on_lengths_nor_on_pointers(core, monkeypatch):
-    asked, check = [], SUMS._check
-    monkeypatch.setattr(SUMS, "_check", lambda *arguments: (asked.append(1), check(*arguments)))
+    asked, check = [], SUMS.forms[""]._check
+    monkeypatch.setattr(SUMS.forms[""], "_check", lambda *arguments: (asked.append(1), check(*arguments)))
     overload, factor = SUMS.overload("cuda"), torch.tensor(FACTOR)
     for counts in ((6, 2, 9), (17, 8, 4), (3, 1, 5), (1, 2, 9), (6, 6, 9), (0, 1, 2), (4, 7, 7)):
         for _ in range(2):
@@ -253,7 +253,7 @@ def test_what_is_written_behind_a_list_and_what_overlaps_one_in_it(core, tmp_pat
     op = Op(
         "toy_add", "(Tensor[] parts, Tensor x) -> Tensor out",
         eager=lambda parts, x: x + sum(parts), eager_in_place=lambda parts, x: x.add_(sum(parts)),
-        check=lambda op, parts, x: None, outputs={"out": like("x")}, in_place="x", backends=("cuda",),
+        outputs={"out": like("x")}, in_place="x", backends=("cuda",),
     )  # fmt: skip
     op.loader.declare("cuda", "cpu", str(library))
     parts, x = [torch.randn(4, 3), torch.randn(3, 4).t()], torch.randn(4, 3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import dispatch, library
-from kernels.dispatch.schema import Form, parse
+from kernels.dispatch.signature import Signature, parse
 
 
 def declared(schema, shape, reports=False):
@@ -16,7 +16,7 @@ def declared(schema, shape, reports=False):
     shapes = {value.name: shape for value in returns}
     return SimpleNamespace(
         name="made_up",
-        forms={"": Form("made_up", arguments, returns)},
+        forms={"": Signature("made_up", arguments, returns)},
         outputs=tuple(shapes),
         reports=reports,
         _output_shapes=shapes,

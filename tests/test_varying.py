@@ -68,7 +68,6 @@ def sized():
         "toy_sized",
         "(Ragged x, int case) -> Tensor out",
         eager=None,
-        check=lambda *arguments: None,
         outputs={"out": lambda arguments: ((size(arguments["x"].numel(), computed[arguments["case"]]),), torch.int8)},
         package="toy_sized",
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import dispatch, runtime
 from ..dispatch import core, plan
 from ..dispatch.op import Op
-from ..dispatch.schema import flat
+from ..dispatch.signature import flat
 from .cases import Call, Case
 from .comparison import as_tuple
 from .spec import Spec, spec_of
@@ -37,7 +37,7 @@ def edges(op: str, device: torch.device | str = "cpu", backward: bool = False) -
 @functools.cache
 def _edges(op: str, device: torch.device, backward: bool) -> tuple[Case, ...]:
     spec, declaration = spec_of(op), dispatch.find(op if op in dispatch.names() else op.removesuffix("_"))
-    backend = next((name for name in declaration.backends if declaration.launcher(name)), "")
+    backend = next(iter(declaration.launchers), "")
     if not backend or (backward and not _has_backward(declaration, backend)):
         return ()
     return tuple(_cases(spec, device, lambda call, size: _constants(declaration, spec, backend, backward, call)))
@@ -68,7 +68,7 @@ def edges_of(
     op: str, function: Callable, backend: str, device: torch.device | str, backward: bool = False
 ) -> list[Case]:
     """The same of the kernels that `function` runs, which are this backend's, whoever launches them."""
-    if backend == "cuda" and core.runs_on_host() and not dispatch.find(op).launcher(backend):
+    if backend == "cuda" and core.runs_on_host() and backend not in dispatch.find(op).launchers:
         return edges_on_host(op, function, backward)
     return edges(op, device, backward)
 

@@ -151,17 +151,17 @@ def _build_and_load(
 
 def _compilers(is_cuda: bool) -> tuple | None:
     """Which compilers a build uses, and what the environment gives them beside our flags; None if one is missing."""
-    words, why = machine.compiler(runtime.path_with_python())
+    words, why = machine.compiler(path := runtime.path_with_python())
     nvcc = runtime.nvcc() if is_cuda else None
     if why or (is_cuda and nvcc is None):
         return None
-    paths = [path for word in words if (path := shutil.which(word, path=runtime.path_with_python()))]
-    paths += [nvcc] if is_cuda else []
+    programs = [program for word in words if (program := shutil.which(word, path=path))]
+    programs += [nvcc] if is_cuda else []
     names = (
         "CXX", "CC", "CXXFLAGS", "CUDAHOSTCXX", "NVCC_CCBIN", "PYTORCH_NVCC", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS",
         "CPATH", "CPLUS_INCLUDE_PATH",
     )
-    return [_identity(Path(path)) for path in paths], [os.environ.get(name) for name in names]
+    return [_identity(Path(program)) for program in programs], [os.environ.get(name) for name in names]
 
 
 def _identity(compiler: Path) -> tuple[str, int, int]:

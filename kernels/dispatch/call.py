@@ -29,8 +29,9 @@ class PublicFunction:
 
     def __init__(self, declaration: Declaration, loader: Loader, form: str) -> None:
         self._op, self._loader, self._form = declaration, loader, form
-        self._made = declaration.forms[form]
-        self._scalars = self._made.scalars
+        self._signature = declaration.forms[form]
+        self._scalars = self._signature.scalars
+        self._overloads = {backend: declaration.overload(backend, form) for backend in declaration.backends}
         self._as_eager = self._eager  # one object, to know it by
         self._on_gpu: dict[str, Callable] = {}  # backend → what is called
 
@@ -56,7 +57,7 @@ class PublicFunction:
         for one that the op has no kernel for."""
         self._refuse_unknown(backend)
         if backend == "auto":
-            first = self._made.leading(arguments)
+            first = self._signature.first_tensor(arguments)
             if first.is_meta:  # any kernel's overload gives the shapes; eager code may look at values
                 return self._op.backends[0]
             if not first.is_cuda:
@@ -73,9 +74,7 @@ class PublicFunction:
 
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
-        op, first = self._op, self._made.leading(arguments)
-        is_right = checks.are_tensors if 0 in self._made.lists else checks.is_tensor
-        is_right(self._made.name, self._made.names[0], arguments[0])
+        op, first = self._op, self._signature.first_tensor(arguments)
         self._refuse_unknown(backend)
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
@@ -84,12 +83,8 @@ class PublicFunction:
         if chosen == "eager":
             call = self._as_eager
         else:
-            call = op.overload(chosen, self._form)
-            if self._loader.load(chosen, first.device.type):
-                call = core.from_python(call)
-            else:
-                self._loader.require(chosen, first.device.type)
-                call = refusing(op, self._form, call)
+            in_core, overload = self._loader.load(chosen, first.device.type), self._overloads[chosen]
+            call = core.from_python(overload) if in_core else refusing(op, self._form, overload)
         if first.is_cuda:
             self._on_gpu[backend] = call
         return call
@@ -105,60 +100,59 @@ class PublicFunction:
         backend = self.chosen(backend, *arguments)
         if backend == "eager":
             return self._eager(*arguments)
-        arguments = cast(self._made, arguments)
+        arguments = cast(self._signature, arguments)
         refuse_gradients(self._op, self._form, arguments)
         if self._scalars:
             # As a number a scalar would be a constant of the graph, and every other value a compilation. As a tensor on
             # the device a captured graph sees it change, too.
-            given, device = list(arguments), self._made.leading(arguments).device
+            arguments, device = list(arguments), self._signature.first_tensor(arguments).device
             for i in self._scalars:
-                if isinstance(given[i], Real):
-                    given[i] = torch.ones((), dtype=torch.float64, device=device) * given[i]
-            arguments = given
-        return self._op.overload(backend, self._form)(*arguments)
+                if isinstance(arguments[i], Real):
+                    arguments[i] = torch.ones((), dtype=torch.float64, device=device) * arguments[i]
+        return self._overloads[backend](*arguments)
 
     def _eager(self, *arguments):
-        first = self._made.leading(arguments)
-        if isinstance(first, Tensor) and autocasts(first):
-            arguments = cast(self._made, arguments)
+        first = self._signature.first_tensor(arguments)
+        if autocasts(first):
+            arguments = cast(self._signature, arguments)
             with torch.autocast(first.device.type, enabled=False):  # whose own dtype for an operator may be another
                 return self._eager(*arguments)
-        op, made = self._op, self._made
-        op.check(self._form, arguments)
-        if (made.mutated or not op.gradients) and checks.has_no_values(first) and not _is_traced():
+        op, signature = self._op, self._signature
+        signature.check(arguments)
+        if (signature.mutated or not op.gradients) and checks.has_no_values(first) and not _is_traced():
             refuse_gradients(op, self._form, arguments)
             return op.made_of_shapes(self._form, arguments)
         if not is_compiling():
             arguments = [
                 float(value) if i in self._scalars and not isinstance(value, Tensor)
-                else value if i in made.mutated
+                else value if i in signature.mutated
                 else list(map(with_memory, value)) if isinstance(value, list)
                 else with_memory(value)
-                for i, value in enumerate(op.with_plain(self._form, arguments))
+                for i, value in enumerate(signature.with_plain(arguments))
             ]
-        if not made.mutated:
+        if not signature.mutated:
             return op.eager(*arguments)
         refuse_gradients(op, self._form, arguments)
         if not checks.has_no_values(first):  # a traced graph has no addresses, and writes last
-            op.check_written(self._form, arguments)
+            signature.check_written(arguments)
             refuse_unbatched(op, self._form, arguments)
-            arguments = op.as_before(self._form, arguments)
+            arguments = signature.as_before(arguments, op.elementwise)
         return (op.eager_in_place if self._form else op.eager)(*arguments)
 
     def _explain(self, arguments: Sequence, error: Exception) -> None:
         """Raise with the declaration's own message if an argument is to blame for the error."""
-        self._op.check(self._form, cast(self._made, arguments))
-        self._op.check_written(self._form, arguments)
+        self._signature.check(cast(self._signature, arguments))
+        self._signature.check_written(arguments)
         if "forward AD" in str(error):  # of an operator of PyTorch's that the reference calls
             raise RuntimeError(
-                f'{self._made.name} has no forward-mode derivative here, on backend="eager" either: use reverse mode, '
-                "torch.func.jacrev"
+                f'{self._signature.name} has no forward-mode derivative here, on backend="eager" either: use reverse '
+                "mode, torch.func.jacrev"
             ) from None
         for words, where in REFUSED_BY_TORCH.items():
             if words in str(error):
                 functional = f"call {self._op.name}, or " * (self._form == "_")
                 raise RuntimeError(
-                    f'{self._made.name} does not work under {where}: {functional}use backend="eager"'
+                    f'{self._signature.name} does not work under {where}: {functional}use backend="eager"'
                 ) from None
 
 

@@ -237,7 +237,7 @@ class Compute : public c10::OperatorKernel {
         return true;
     }
 
-    // Whether a tensor that is read must be copied first (declaration.py, as_before).
+    // Whether a tensor that is read must be copied first (signature.py, as_before).
     bool is_written_where_it_lies(c10::ArrayRef<c10::IValue> arguments, const at::Tensor& tensor) const {
         for (int64_t position : written_) {
             const at::Tensor& written = arguments[size_t(position)].toTensor();

@@ -39,11 +39,11 @@ def load_core() -> None:
 def from_python(overload: OpOverload) -> Callable[..., object]:
     """The overload of an op that returns tensors, as Python is to call it once the core is loaded: the same, for less
     than torch.ops takes; where Python's headers were not there when the core was built, the overload itself."""
-    made = getattr(ctypes.PyDLL(str(_core[0])), "fused_kernels_from_python", None)
-    if made is None:
+    bind = getattr(ctypes.PyDLL(str(_core[0])), "fused_kernels_from_python", None)
+    if bind is None:
         return overload
-    made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p]
-    return made(overload, overload._schema.name.encode(), overload._schema.overload_name.encode())
+    bind.restype, bind.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p]
+    return bind(overload, overload._schema.name.encode(), overload._schema.overload_name.encode())
 
 
 def core_library() -> Path:

@@ -109,9 +109,9 @@ def _compile_here_or_there(kernel: Kernel, stem: Path) -> None:
 
 def compile_into(kernel: Kernel, stem: Path) -> None:
     """Compile with Triton, and write it as `stem`."""
-    made, ptx, launch = compile_to_cubin(kernel)
+    image, ptx, launch = compile_to_cubin(kernel)
     about = {"triton": _triton_version(), "kernel": str(kernel)}
-    write(stem, made, kernel.arch, about, kind=kind_of(kernel, ptx), **launch)
+    write(stem, image, kernel.arch, about, kind=kind_of(kernel, ptx), **launch)
 
 
 def compile_to_cubin(kernel: Kernel) -> tuple[bytes, str, dict]:
@@ -123,11 +123,11 @@ def compile_to_cubin(kernel: Kernel) -> tuple[bytes, str, dict]:
     function = getattr(importlib.import_module(kernel.module), kernel.name)
     constants = dict(kernel.constants)
     options = {name: constants.pop(name) for name in OPTIONS if name in constants}
-    given = [name for name in function.arg_names if name not in constants]
-    if len(given) != len(kernel.types):
-        raise RuntimeError(f"{kernel.module}.{kernel.name} takes {len(given)} arguments ({', '.join(given)}), the "
+    names = [name for name in function.arg_names if name not in constants]
+    if len(names) != len(kernel.types):
+        raise RuntimeError(f"{kernel.module}.{kernel.name} takes {len(names)} arguments ({', '.join(names)}), the "
                            f"launch gives {len(kernel.types)}")
-    types = dict(zip(given, kernel.types, strict=True))
+    types = dict(zip(names, kernel.types, strict=True))
     signature, attributes = {}, {}
     for index, name in enumerate(function.arg_names):
         type_, _, divisible = types.get(name, "constexpr").partition(":")
@@ -137,19 +137,19 @@ def compile_to_cubin(kernel: Kernel) -> tuple[bytes, str, dict]:
         if divisible:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    made = triton.compile(source, target=GPUTarget("cuda", kernel.arch, 32), options=options)
-    metadata = made.metadata
+    compiled_kernel = triton.compile(source, target=GPUTarget("cuda", kernel.arch, 32), options=options)
+    metadata = compiled_kernel.metadata
     for scratch in ("global_scratch_size", "profile_scratch_size"):
         if getattr(metadata, scratch, 0):
             raise RuntimeError(f"{kernel} needs {scratch}, which a launch from C++ does not give")
     if getattr(metadata, "num_ctas", 1) != 1:
         raise RuntimeError(f"{kernel} is for clusters of blocks, which a launch from C++ does not make")
-    parameters = len(re.findall(r"^\s*\.param ", _entry(made.asm["ptx"], metadata.name), re.MULTILINE))
+    parameters = len(re.findall(r"^\s*\.param ", _entry(compiled_kernel.asm["ptx"], metadata.name), re.MULTILINE))
     own = sum(type_ != "none" for type_ in kernel.types)
     if not own <= parameters <= own + 2:
         raise RuntimeError(f"{kernel} takes {parameters} parameters: expected {own}, and at most two of Triton's own")
-    threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", made.asm["ptx"])
-    return made.asm["cubin"], made.asm["ptx"], {
+    threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", compiled_kernel.asm["ptx"])
+    return compiled_kernel.asm["cubin"], compiled_kernel.asm["ptx"], {
         "name": metadata.name,
         "threads": int(threads[1]) if threads else 32 * metadata.num_warps,
         "shared": metadata.shared,
@@ -174,5 +174,5 @@ def _entry(ptx: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    given = ast.literal_eval(sys.stdin.read())
-    compile_into(Kernel(**given), Path(sys.argv[1]))
+    fields = ast.literal_eval(sys.stdin.read())
+    compile_into(Kernel(**fields), Path(sys.argv[1]))

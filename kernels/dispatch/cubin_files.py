@@ -50,8 +50,8 @@ def write(stem: Path, image: bytes, arch: int, about: dict[str, str], **launch) 
     """Write a cubin for sm_<arch>. launch: Compiled's fields but the path; about: how it came about, for people."""
     digest = hashlib.sha256(image).hexdigest()
     cubin = f"{stem.name}-{digest[:8]}.cubin"
-    made = {name: value for name, value in asdict(Compiled(cubin, **launch)).items() if name != "path"}
-    description = {"cubin": cubin, **made, "arch": arch, "bytes": len(image), "sha256": digest, **about}
+    fields = {name: value for name, value in asdict(Compiled(cubin, **launch)).items() if name != "path"}
+    description = {"cubin": cubin, **fields, "arch": arch, "bytes": len(image), "sha256": digest, **about}
     put(stem.with_name(cubin), image)
     put(description_of(stem), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
 
@@ -61,11 +61,11 @@ def read(stem: Path, arch: int) -> Compiled:
     description = description_of(stem)
     again = f"remove {description} and it is compiled again"
     try:
-        found = json.loads(description.read_text())
-        cubin = description.with_name(found["cubin"])
+        fields = json.loads(description.read_text())
+        cubin = description.with_name(fields["cubin"])
         image = cubin.read_bytes()
-        launch = {name: found[name] for name in ("name", "threads", "shared", "parameters", "kind")}
-        size, digest, made_for = found["bytes"], found["sha256"], found["arch"]
+        launch = {name: fields[name] for name in ("name", "threads", "shared", "parameters", "kind")}
+        size, digest, made_for = fields["bytes"], fields["sha256"], fields["arch"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"the cached kernel {stem.name} cannot be read ({error}): {again}") from None
     if len(image) != size:

@@ -1,14 +1,15 @@
-"""What an op's op.py says of it, and what follows from that: its forms, checks, messages, outputs and gradients.
+"""What an op's op.py says of it, and what follows from that: its overloads, their outputs, what is saved for backward.
 
 Nothing is registered here and nothing runs: op.py makes dispatcher ops of a declaration, plan.py, fallback.py and
-call.py read it.
+call.py read it. What the arguments of an overload must be is in its Signature (signature.py).
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,19 +17,85 @@ from torch import Tensor
 
 from .. import runtime
 from . import checks
-from .address import is_same, overlap
 from .scalars import with_tensors
-from .schema import Allocation, Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, flat, parse
+from .signature import Argument, Signature, flat, parse
 
 OPS = f"{runtime.PACKAGE}.ops"  # the package of the ops' folders
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
 
-# By an argument's type, what makes Python's own of its value, or raises.
-PLAIN = {
-    "int": checks.integer, "SymInt": checks.integer, "Length": checks.integer, "float": checks.real,
-    "bool": checks.boolean,
-}  # fmt: skip
+# From an overload's arguments by name to the shape and dtype of an output or a gradient. For a gradient that is a list:
+# of each tensor in it.
+Allocation = tuple[Sequence[int], torch.dtype]
+Shape = Callable[[Mapping[str, object]], Allocation | list[Allocation]]
+
+
+def like(name: str, dtype_of: str = "") -> Shape:
+    """Shape and dtype of the argument `name`. With `dtype_of`, another argument, `name` may be absent: its shape, [0]
+    where it is, and the other's dtype."""
+    if dtype_of:
+        return lambda named: ((0,) if named[name] is None else named[name].shape, named[dtype_of].dtype)
+    return lambda named: (named[name].shape, named[name].dtype)
+
+
+def last_dimension(name: str) -> Shape:
+    """[N] for the argument `name` of shape [..., N], and its dtype."""
+    return lambda named: (named[name].shape[-1:], named[name].dtype)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A floating output that is kept for the backward and has no gradient of its own."""
+
+    shape: Shape
+
+    def __call__(self, arguments: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+        return self.shape(arguments)
+
+
+@dataclass(frozen=True)
+class KeptShape:
+    """A gradient with the shape of the argument `name` and another argument's dtype. The backward keeps the shape
+    alone: the argument may be written to, or go, between forward and backward."""
+
+    name: str
+    dtype_of: str
+
+    def __call__(self, arguments: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+        return arguments[f"{self.name}_shape"], arguments[self.dtype_of].dtype
+
+
+@dataclass(frozen=True)
+class KeptShapes(KeptShape):
+    """The same for an argument that is a list of tensors, each of which gets a gradient. For each
+    tensor the list of integers has its number of dimensions, then its shape."""
+
+    def __call__(self, arguments: Mapping[str, object]) -> list[tuple[Sequence[int], torch.dtype]]:
+        numbers, shapes, dtype = list(arguments[f"{self.name}_shape"]), [], arguments[self.dtype_of].dtype
+        while numbers:
+            end = 1 + numbers[0]
+            shapes.append((numbers[1:end], dtype))
+            numbers = numbers[end:]
+        return shapes
+
+
+@dataclass(frozen=True)
+class SavedBy:
+    """What the backward reads, where the value of a string argument decides: names for each value; and, `wanted`,
+    what it reads besides where the gradient of an argument is wanted: names for each of these."""
+
+    argument: str
+    saves: Mapping[str, Sequence[str]]
+    wanted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What another op makes for the backward's kernels: function(backend, the backward's arguments by name) gives the
+    Ragged tensors of these names."""
+
+    names: Sequence[str]
+    function: Callable[[str, Mapping[str, object]], Sequence[Tensor]]
 
 
 class Declaration:
@@ -45,8 +112,9 @@ class Declaration:
             behind the returns: its kernels tell the host what is wrong with their input (dispatch/input_errors.py), and
             the forward's launchers take one tensor more, behind the outputs.
         eager: the reference; eager_in_place: the same for the in-place form.
-        check: called as check(name, *arguments); raises with the message for what is wrong with them. A
-            checks.Arguments, where shapes, dtypes and names say all.
+        shapes: the arguments' shapes and dtypes, as a Signature reads them. hints: what the message adds where the
+            argument of this name has another shape.
+        check: called as check(name, *arguments); raises for what the shapes do not say.
         outputs, gradients: name → Shape. Gradients are of the arguments of these names; what their shapes are made of
             are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
@@ -77,7 +145,9 @@ class Declaration:
         schema: str,
         *,
         eager: Callable,
-        check: Callable,
+        shapes: str = "",
+        hints: Mapping[str, str] | None = None,
+        check: Callable | None = None,
         eager_in_place: Callable | None = None,
         outputs: Mapping[str, Shape] | None = None,
         saves: Sequence[str] | SavedBy = (),
@@ -99,12 +169,14 @@ class Declaration:
         self.backends, self.auto = tuple(backends), auto
         self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
         self.elementwise, self.fits, self.generates = elementwise, fits, generates
-        self.reports = any(r.is_report for r in returns)
-        returns = [r for r in returns if not r.is_report]
-        self.scalars = tuple(a.name for a in arguments if a.is_number)
-        self.tensors = tuple(a.name for a in arguments if a.is_tensor and not a.is_number)
+        self.reports = any(r.type == "Report" for r in returns)
+        returns = [r for r in returns if r.type != "Report"]
+        functional = Signature(name, arguments, returns, shapes, hints, check)
+        self.forms = {"": functional}
+        self.scalars = tuple(functional.names[i] for i in functional.scalars)
+        self.tensors = tuple(a.name for a in arguments if a.is_tensor and a.name not in self.scalars)
         self.others = [a for a in arguments if a.name not in self.tensors]  # the backward takes them as they are
-        self.mutated = tuple(a.name for a in arguments if a.is_mutated)
+        self.mutated = tuple(functional.names[i] for i in functional.mutated)
         self.outputs = tuple(r.name for r in returns)
         self.undifferentiable = tuple(i for i, r in enumerate(returns) if isinstance(outputs[r.name], Kept))
         self.gradients = tuple(gradients or ())
@@ -118,11 +190,15 @@ class Declaration:
                 raise ValueError(f"op {name!r}: {text!r} must have no tab and no newline")
         # backend → the one whose backward it takes
         self.backward_of = dict(backends) if isinstance(backends, Mapping) else {b: b for b in backends}
-        self._check, self._output_shapes, self._gradient_shapes = check, dict(outputs or {}), dict(gradients or {})
-        self.forms = {"": Form(name, arguments, returns)}
+        # The backends with a launcher that Python runs, each with its module; C++ launches the others by itself.
+        in_python = {"triton", "cuda"} if generates else {"triton"}
+        with_kernels = dict.fromkeys((*self.backends, *self.backward_of.values()))
+        self.launchers = {b: f"{self.package}.{b}_launch" for b in with_kernels if b in in_python}
+        self._output_shapes, self._gradient_shapes = dict(outputs or {}), dict(gradients or {})
+        self.backward_form = "prepared" if prepare else "backward"  # which the backward's launchers compute
         if in_place:
             written = [Argument("Tensor(a!)", a.name) if a.name == in_place else a for a in arguments]
-            self.forms["_"] = Form(f"{name}_", written, [])
+            self.forms["_"] = Signature(f"{name}_", written, [], shapes, hints, check)
         if self.gradients:
             self._add_backward(arguments)
 
@@ -132,16 +208,11 @@ class Declaration:
         inside = self.package.removeprefix(f"{OPS}.")
         if inside != self.package:
             return inside.replace(".", "/")
-        found = importlib.util.find_spec(self.package)
-        if found is None or found.origin is None:
-            why = f"there is no package {self.package}" if found is None else f"{self.package} has no __init__.py"
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or spec.origin is None:
+            why = f"there is no package {self.package}" if spec is None else f"{self.package} has no __init__.py"
             raise ValueError(f"{self.name}: {why}")
-        return str(Path(found.origin).parent)
-
-    def launcher(self, backend: str) -> str:
-        """The module of the launcher that Python runs for a backend; "" for one that C++ launches by itself."""
-        in_python = backend == "triton" or (backend == "cuda" and self.generates)
-        return f"{self.package}.{backend}_launch" if in_python else ""
+        return str(Path(spec.origin).parent)
 
     def _add_backward(self, arguments: Sequence[Argument]) -> None:
         types = {a.name: a.type for a in arguments}
@@ -152,16 +223,12 @@ class Declaration:
         lists = {a.name for a in arguments if a.is_list}
         outgoing = [Argument("Tensor[]" if n in lists else "Tensor", f"grad_{n}") for n in self.gradients]
         shapes = [Argument("SymInt[]", f"{name}_shape") for name in self.shapes]
-        taken, needs = [*incoming, *saved, *shapes, *self.others], Argument("bool[]", "needs")
-        self.forms["backward"] = Form(f"{self.name}_backward", [*taken, needs], outgoing)
-        if self.prepare:  # the form that has kernels, which the backward then calls
-            taken += [Argument("Ragged", name) for name in self.prepare.names]
-            self.forms["prepared"] = Form(f"{self.name}_backward_prepared", [*taken, needs], outgoing)
-
-    @property
-    def backward_form(self) -> str:
-        """The form that the backward's launchers compute."""
-        return "prepared" if self.prepare else "backward"
+        prepared = [Argument("Ragged", name) for name in self.prepare.names] if self.prepare else []
+        # Where something is prepared, that form has the kernels, and the backward calls it.
+        for form, more in {"backward": [], self.backward_form: prepared}.items():
+            name = f"{self.name}_backward" + "_prepared" * (form == "prepared")
+            arguments = [*incoming, *saved, *shapes, *self.others, *more, Argument("bool[]", "needs")]
+            self.forms[form] = Signature(name, arguments, outgoing, check=partial(self._check_backward, form))
 
     def overload(self, backend: str, form: str = ""):
         """fused_kernels::<name>.<backend>; form: "", "_" (in place), "backward" or "prepared"."""
@@ -182,13 +249,13 @@ class Declaration:
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
     def made_of_shapes(self, form: str, arguments: Sequence) -> Tensor | list[Tensor] | tuple | None:
-        """What a call returns, without its values: new tensors, beside the first argument."""
+        """New tensors like those that a call returns, on the first argument's device; their values are not computed."""
         first = self.forms[form].first_tensor(arguments)
 
-        def made(of: Allocation | list[Allocation]) -> Tensor | list[Tensor]:
-            return [made(each) for each in of] if isinstance(of, list) else first.new_empty(of[0], dtype=of[1])
+        def new(output: Allocation | list[Allocation]) -> Tensor | list[Tensor]:
+            return [*map(new, output)] if isinstance(output, list) else first.new_empty(output[0], dtype=output[1])
 
-        outputs = tuple(map(made, self.allocations(form, arguments)))
+        outputs = tuple(map(new, self.allocations(form, arguments)))
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     # ------------------------------------------------------------------------------------------------------- gradients
@@ -215,12 +282,12 @@ class Declaration:
         return (*grads, *kept, *self.shapes_of(named), *(named[argument.name] for argument in self.others), list(needs))
 
     def kept_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> list[Tensor | list[Tensor] | None]:
-        """What this call saves, in the order of `saved`; None, or an empty list, in place of what it does not save."""
+        """What this call saves for backward, in the order of `saved`; None or an empty list for the rest."""
         saved = self.saves_for(named, needs)
         return [named[n] if n in saved else [] if isinstance(named[n], list) else None for n in self.saved]
 
     def shapes_of(self, named: Mapping[str, object]) -> list[list[int]]:
-        """What is kept of the arguments whose shapes alone are."""
+        """The shapes of those arguments whose shapes alone are saved for backward."""
         return [
             [size for tensor in named[name] for size in (tensor.dim(), *tensor.shape)]
             if isinstance(named[name], list) else list(named[name].shape)
@@ -231,103 +298,37 @@ class Declaration:
         """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
         return with_tensors(self.forms[""].scalars, arguments)
 
-    def with_plain(self, form: str, arguments: Sequence) -> list:
-        """The arguments, with an int or a float for what C++ takes for one: NumPy's, a tensor of one element for an
-        int. Raises TypeError for what it does not take; ValueError for a number that is too large."""
-        made = self.forms[form]
-        return [
-            PLAIN[argument.type](made.name, argument.name, value) if argument.type in PLAIN else value
-            for argument, value in zip(made.arguments, arguments, strict=True)
-        ]
-
     def with_prepared(self, backend: str, arguments: Sequence) -> tuple:
         """The arguments of `backward_form`, for those of the backward."""
         if not self.prepare:
             return tuple(arguments)
-        *taken, needs = arguments
-        return (*taken, *self.prepare.function(backend, self.forms["backward"].by_name(arguments)), needs)
+        *others, needs = arguments
+        return (*others, *self.prepare.function(backend, self.forms["backward"].by_name(arguments)), needs)
 
-    # ---------------------------------------------------------------------------------------------------------- checks
-
-    def check(self, form: str, arguments: Sequence) -> None:
-        """Raise for what is wrong with the arguments' types, dtypes, shapes, devices and values."""
-        made, arguments = self.forms[form], self.with_plain(form, arguments)
-        for argument, value in zip(made.arguments, arguments, strict=True):
-            if argument.is_list:
-                checks.are_tensors(made.name, argument.name, value)
-            elif argument.is_number:
-                _check_scalar(made, argument.name, value, arguments)
-            elif argument.is_tensor and not (argument.is_optional and value is None):
-                checks.is_tensor(made.name, argument.name, value)
-        if form in BACKWARD:
-            self._check_backward(made, arguments)
-        else:
-            self._check(made.name, *arguments)
-
-    def _check_backward(self, made: Form, arguments: Sequence) -> None:
-        """What is given must be of one call: an output like its gradient, an argument like the gradient it will get."""
-        named = made.by_name(arguments)
+    def _check_backward(self, form: str, op: str, *arguments) -> None:
+        """All must be of one call: an output like its gradient, an argument like the gradient that it will get."""
+        signature = self.forms[form]
+        named = signature.by_name(arguments)
         expected = {name: shape(named) for name, shape in self._gradient_shapes.items()}
         count = len(flat(expected.values()))
         if len(named["needs"]) != count:
-            raise ValueError(f"{made.name}: needs must have {count} values, for {', '.join(self.gradients)}")
-        (position, first), *others = made.tensors(arguments)
+            raise ValueError(f"{op}: needs must have {count} values, for {', '.join(self.gradients)}")
+        (position, first), *others = signature.tensors(arguments)
         for i, tensor in [(position, first), *others]:
-            checks.is_beside(made.name, made.names[i], tensor, first, made.names[position])
+            if tensor.layout != torch.strided or tensor.device != first.device:
+                checks.is_beside(op, signature.names[i], tensor, first, signature.names[position])
         optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
         for name in self.saves_for(named, named["needs"]):
             if named[name] is None and name not in optional:
-                raise ValueError(f"{made.name}: {name} must be a tensor, from which this derivative is computed")
+                raise ValueError(f"{op}: {name} must be a tensor, from which this derivative is computed")
         for name in self.differentiable(self.outputs):
             if isinstance(saved := named.get(name), Tensor):
-                checks.belongs_to(made.name, f"grad_{name}", named[f"grad_{name}"], name, saved, saved.shape)
+                checks.belongs_to(op, f"grad_{name}", named[f"grad_{name}"], name, saved, saved.shape)
         for name, allocation in expected.items():
             if isinstance(saved := named.get(name), Tensor):
                 shape, dtype = allocation
                 if saved.shape != torch.Size(shape) or saved.dtype != dtype:
                     raise ValueError(
-                        f"{made.name}: {name} must have shape {list(shape)} and dtype {checks.plain(dtype)}; got "
+                        f"{op}: {name} must have shape {list(shape)} and dtype {checks.plain(dtype)}; got "
                         f"{list(saved.shape)}, {checks.plain(saved.dtype)}"
                     )
-
-    def check_written(self, form: str, arguments: Sequence) -> None:
-        """Raise if what the form writes overlaps itself, or something else that it writes."""
-        made = self.forms[form]
-        for i, position in enumerate(made.mutated):
-            before = {made.names[other]: arguments[other] for other in made.mutated[:i]}
-            checks.may_be_written(made.name, made.names[position], arguments[position], before)
-
-    def as_before(self, form: str, arguments: Sequence) -> list:
-        """The arguments, with a copy in place of each that is read and lies where the form writes: what counts is its
-        value before the call, as if the caller had cloned it. Compilers drop such clones: Inductor does, of a view of
-        what the graph then writes. Elementwise, what is written may also be read, since that comes first."""
-        made = self.forms[form]
-        written = [arguments[position] for position in made.mutated]
-
-        def taken(value: object) -> object:
-            if not isinstance(value, Tensor):
-                return value
-            own = [tensor for tensor in written if not (self.elementwise and is_same(value, tensor))]
-            return value.clone() if any(overlap(value, tensor) for tensor in own) else value
-
-        return [
-            value if i in made.mutated else list(map(taken, value)) if isinstance(value, list) else taken(value)
-            for i, value in enumerate(arguments)
-        ]
-
-
-def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:
-    if not isinstance(value, Tensor):
-        if not isinstance(value, Real):
-            raise TypeError(f"{made.name}: {name} must be a number or a 0-d tensor; got {type(value).__name__}")
-        return
-    if value.dim() or value.dtype not in (torch.float32, torch.float64):
-        raise TypeError(
-            f"{made.name}: {name} must be a number, or a 0-d tensor of float32 or float64; got one of shape "
-            f"{list(value.shape)} and dtype {checks.plain(value.dtype)}"
-        )
-    device = made.first_tensor(arguments).device
-    if value.device.type != "cpu" and value.device != device:
-        raise ValueError(f"{made.name}: {name} must be on the CPU or on {device}; got {value.device}")
-    if value.requires_grad and torch.is_grad_enabled():
-        raise RuntimeError(f"{made.name}: {name} has no gradient: detach() it")

@@ -16,7 +16,7 @@ from . import allocation, input_errors, plan
 from .declaration import BACKWARD, Declaration
 from .loader import Loader
 from .refusals import cast, refuse_gradients
-from .schema import flat
+from .signature import flat
 
 
 class Fallback:
@@ -26,44 +26,43 @@ class Fallback:
         self._op, self._loader, self._backend, self._form = declaration, loader, backend, form
 
     def __call__(self, *arguments):
-        op, made = self._op, self._op.forms[self._form]
-        device = made.first_tensor(arguments).device
+        op, signature = self._op, self._op.forms[self._form]
+        device = signature.first_tensor(arguments).device
         if self._form == "backward" and op.backward_form == "prepared":
             try:  # what is wrong the other op or the prepared form notices, once a signature; in other words than these
                 return op.overload(self._backend, "prepared")(*op.with_prepared(self._backend, arguments))
             except Exception:
-                op.check(self._form, arguments)
+                signature.check(arguments)
                 raise
-        op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
+        signature.check(arguments)  # first: a sparse tensor would come back here from the core
         if self._loader.load(self._backend, device.type):  # from now on the core runs it
             return op.overload(self._backend, self._form)(*arguments)
-        self._loader.require(self._backend, device.type)
         refuse_gradients(op, self._form, arguments)
-        op.check_written(self._form, arguments)
+        signature.check_written(arguments)
         outputs = [allocation.empty(shape, dtype, device) for shape, dtype in op.allocations(self._form, arguments)]
-        double = made.computes_in_double(arguments)
-        given = [
-            _scalar(value, device, double) if i in made.scalars
+        double = signature.computes_in_double(arguments)
+        contiguous = [
+            _scalar(value, device, double) if i in signature.scalars
             else value.contiguous() if isinstance(value, Tensor)
-            else [tensor.contiguous() for tensor in value] if i in made.lists and i not in made.ragged
+            else [tensor.contiguous() for tensor in value] if i in signature.lists and i not in signature.ragged
             else value
-            for i, value in enumerate(op.as_before(self._form, arguments))
+            for i, value in enumerate(signature.as_before(arguments, op.elementwise))
         ]
-        for i in made.mutated:
+        for i in signature.mutated:
             if arguments[i].is_inference() and not torch.is_inference_mode_enabled():
                 raise RuntimeError(
-                    f"{made.name}: an inference tensor is written to outside of torch.inference_mode()"
+                    f"{signature.name}: an inference tensor is written to outside of torch.inference_mode()"
                 )
             if not arguments[i].is_inference():
                 torch.autograd.graph.increment_version(arguments[i])
-        written = [given[made.mutated[0]]] if self._form == "_" else outputs
+        written = [contiguous[signature.mutated[0]]] if self._form == "_" else outputs
         if op.reports and self._form in ("", "_"):
             written = [*written, input_errors.tensor(device)]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            plan.launch(op, self._form, given, written, self._backend)
-        for i in made.mutated:
-            if given[i] is not arguments[i]:
-                arguments[i].copy_(given[i])
+            plan.launch(op, self._form, contiguous, written, self._backend)
+        for i in signature.mutated:
+            if contiguous[i] is not arguments[i]:
+                arguments[i].copy_(contiguous[i])
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     # ------------------------------------------------------------------------------------------- autograd and autocast
@@ -73,15 +72,15 @@ class Fallback:
         op = self._op
         if self._form == "":
             outputs = (output,) if isinstance(output, Tensor) else output
-            given = op.forms[""].by_name(inputs) | dict(zip(op.outputs, outputs, strict=True))
+            named = op.forms[""].by_name(inputs) | dict(zip(op.outputs, outputs, strict=True))
             flags = iter(ctx.needs_input_grad)  # one for each tensor of a list
             needs = [[next(flags) for _ in v] if i in op.forms[""].lists else next(flags) for i, v in enumerate(inputs)]
-            kept = op.kept_for(given, flat(needs[i] for i in self._gradient_positions()))
+            kept = op.kept_for(named, flat(needs[i] for i in self._gradient_positions()))
             ctx.save_for_backward(*flat(kept))
             ctx.counts = [len(value) if isinstance(value, list) else None for value in kept]
             ctx.inputs = [len(value) if i in op.forms[""].lists else None for i, value in enumerate(inputs)]
-            ctx.shapes = op.shapes_of(given)
-            ctx.others = [given[argument.name] for argument in op.others]
+            ctx.shapes = op.shapes_of(named)
+            ctx.others = [named[argument.name] for argument in op.others]
             ctx.versions = [_version(other) for other in ctx.others]
             ctx.mark_non_differentiable(*(outputs[i] for i in op.undifferentiable))
 
@@ -104,9 +103,9 @@ class Fallback:
             gradients = op.overload(self._backend, "backward")(*arguments)
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
             wanted = [grad if needed else None for grad, needed in zip(flat(gradients), needs, strict=True)]
-            found = dict(zip(positions, grouped(wanted, [ctx.inputs[i] for i in positions]), strict=True))
+            by_position = dict(zip(positions, grouped(wanted, [ctx.inputs[i] for i in positions]), strict=True))
             return tuple(
-                found.get(i, None if count is None else [None] * count) for i, count in enumerate(ctx.inputs)
+                by_position.get(i, None if count is None else [None] * count) for i, count in enumerate(ctx.inputs)
             )
 
         return differentiate
@@ -120,10 +119,10 @@ class Fallback:
 
     def under_autocast(self, device_type: str) -> Callable:
         """The overload with tensors of differing dtypes cast to autocast's."""
-        made, overload = self._op.forms[self._form], self._op.overload(self._backend, self._form)
+        signature, overload = self._op.forms[self._form], self._op.overload(self._backend, self._form)
 
         def autocast(*arguments):
-            arguments = cast(made, arguments)
+            arguments = cast(signature, arguments)
             with torch.autocast(device_type, enabled=False):
                 return overload(*arguments)
 

@@ -12,37 +12,37 @@ from ..runtime import KERNELS
 
 def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
     """A C++ file and, in order of first mention, every file in `include` that it reaches by #include "…" or <…>."""
-    found, waiting = [], [source]
+    files, waiting = [], [source]
     while waiting:
         file = waiting.pop(0)
-        if file in found:
+        if file in files:
             continue
-        found.append(file)
+        files.append(file)
         waiting += directly_included(file, include)
-    return found
+    return files
 
 
 def directly_included(source: Path, include: tuple[Path, ...]) -> list[Path]:
     """Those that it names itself."""
-    found = []
+    files = []
     for named in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', source.read_text(), re.MULTILINE):
-        found += [folder / named for folder in (source.parent, *include) if (folder / named).is_file()][:1]
-    return found
+        files += [folder / named for folder in (source.parent, *include) if (folder / named).is_file()][:1]
+    return files
 
 
 def imported_files(source: Path) -> list[Path]:
     """A Python file and, in order of first mention, every module of this package that it reaches by imports; packages'
     __init__.py aside."""
-    found, waiting = [], [source]
+    files, waiting = [], [source]
     while waiting:
         file = waiting.pop(0)
-        if file in found:
+        if file in files:
             continue
-        found.append(file)
+        files.append(file)
         package = file.parent.relative_to(KERNELS.parent).parts if file.is_relative_to(KERNELS) else ()
         named = map(KERNELS.parent.joinpath, _imported(file.read_text(), package))
         waiting += [path for path in named if path.is_file()]
-    return found
+    return files
 
 
 @cache

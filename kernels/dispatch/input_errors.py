@@ -44,8 +44,8 @@ def tensor(device: torch.device) -> Tensor:
             if index >= 0 and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("call the op once before a CUDA graph of it is captured: its report is made then")
             with torch.inference_mode(False):
-                made = torch.tensor([0] * SIZE, dtype=torch.int64, device="cpu", pin_memory=index >= 0)
-            _reports[index] = made, made.numpy().data
+                numbers = torch.tensor([0] * SIZE, dtype=torch.int64, device="cpu", pin_memory=index >= 0)
+            _reports[index] = numbers, numbers.numpy().data
         return _reports[index][0]
 
 

@@ -16,7 +16,7 @@ _loading = threading.RLock()
 
 
 class Loader:
-    """One op's.
+    """Loads what runs one op's overloads.
 
     without_core: called as without_core(backend, error) where CUDA tensors come and the core cannot be built.
     """
@@ -37,14 +37,18 @@ class Loader:
             raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
 
     def load(self, backend: str, device_type: str) -> bool:
-        """Whether the core runs this backend's overloads for tensors on such devices; loads it on first use."""
+        """Whether the core runs this backend's overloads for tensors on such devices; loads it on first use. Raises as
+        `require` does where Python does not run them either."""
         key = backend, device_type
+        in_core = self._runs.get(key)
         if key == ("cuda", "cpu") and not core.runs_on_host():
-            return False
-        if key in self._runs:
-            return self._runs[key]
-        with _loading:
-            return self._runs[key] if key in self._runs else self._load(backend, device_type)
+            in_core = False
+        elif in_core is None:
+            with _loading:
+                in_core = self._runs[key] if key in self._runs else self._load(backend, device_type)
+        if not in_core:
+            self.require(backend, device_type)
+        return in_core
 
     def _load(self, backend: str, device_type: str) -> bool:
         if (backend, device_type) == ("cuda", "cpu"):

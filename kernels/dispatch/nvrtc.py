@@ -96,10 +96,10 @@ def library() -> ctypes.CDLL:
     release, others = wanted(), []
     for file in places():
         with suppress(OSError):
-            found = ctypes.CDLL(file)
-            if release in ("", version_of(found)):
-                return found
-            others.append(f"{file} is of CUDA {version_of(found)}")
+            candidate = ctypes.CDLL(file)
+            if release in ("", version_of(candidate)):
+                return candidate
+            others.append(f"{file} is of CUDA {version_of(candidate)}")
     major = release.split(".")[0]
     package = "nvidia-cuda-nvrtc" + (f"-cu{major}" if major == "12" else "") + (f"=={release}.*" if release else "")
     what = f"torch is built for CUDA {release}, and {'; '.join(others)}" if others else "NVRTC is missing"

@@ -1,7 +1,8 @@
 """A declaration becomes dispatcher ops: the overloads, their fakes, autograd, autocast, and who plans their calls.
 
-    OP = Op("add_relu", "(Tensor x, Tensor bias) -> Tensor out", eager=…, check=…, outputs={"out": like("x")},
-            in_place="x", saves=("out",), gradients={"x": like("grad_out"), "bias": last_dimension("grad_out")})
+    OP = Op("add_relu", "(Tensor x, Tensor bias) -> Tensor out", shapes="x [..., N]: floating; bias [N]: x",
+            eager=…, outputs={"out": like("x")}, in_place="x", saves=("out",),
+            gradients={"x": like("grad_out"), "bias": last_dimension("grad_out")})
 
 For each backend ("triton", "cuda", of some ops "cpp") the overloads fused_kernels::add_relu.<backend>,
 add_relu_.<backend> (in place) and add_relu_backward.<backend> are defined here at import, so that an exported program
@@ -14,16 +15,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from . import allocation, input_errors, plan
+from . import allocation, plan
 from .call import PublicFunction
-from .declaration import BACKWARD, Declaration
+from .declaration import (
+    BACKWARD,
+    Declaration,
+    Kept,
+    KeptShape,
+    KeptShapes,
+    Prepared,
+    SavedBy,
+    last_dimension,
+    like,
+)  # fmt: skip
 from .fallback import Fallback
 from .loader import Loader
-from .schema import Kept, KeptShape, KeptShapes, Prepared, SavedBy, last_dimension, like
 
 __all__ = ["Kept", "KeptShape", "KeptShapes", "Op", "Prepared", "SavedBy", "last_dimension", "like"]
 
@@ -77,13 +88,13 @@ class Op(Declaration):
         _library.define(planner + self.forms[form].plan_schema)
         fallback = Fallback(self, self.loader, backend, form)
         _implement(name, fallback, is_new)
-        _library.impl(planner, self._planner(backend, form), "CompositeExplicitAutograd")
+        _library.impl(planner, partial(plan.make_plan, self, backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
         if self.forms[form].mutated:
             _library.impl(name, self._resolving(backend, form), "Negative")
         if form in BACKWARD and self.forms[form].lists:  # others PyTorch calls one by one, and lists not
             _library.impl(name, self._refuse_batches, "FuncTorchBatched")
-        if form not in BACKWARD and self.launcher(backend):  # which runs CPU tensors; of CUDA's the core takes care
+        if form not in BACKWARD and backend in self.launchers:  # which runs CPU tensors; of CUDA's the core takes care
             _library.impl(name, fallback.under_autocast("cpu"), "AutocastCPU")
         if backward := fallback.backward():
             torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=fallback.save, lib=_library)
@@ -92,7 +103,7 @@ class Op(Declaration):
         def fake(*arguments):
             first = self.forms[form].first_tensor(arguments)
             self.loader.require(backend, first.device.type)
-            self.check(form, arguments)
+            self.forms[form].check(arguments)
             return self.made_of_shapes(form, arguments)
 
         return fake
@@ -110,35 +121,15 @@ class Op(Declaration):
             return value.resolve_neg() if isinstance(value, Tensor) else value
 
         def resolving(*arguments):
-            self.check_written(form, arguments)
-            taken = [list(map(resolve, value)) if isinstance(value, list) else resolve(value) for value in arguments]
-            returned = self.overload(backend, form)(*taken)
+            self.forms[form].check_written(arguments)
+            resolved = [list(map(resolve, value)) if isinstance(value, list) else resolve(value) for value in arguments]
+            returned = self.overload(backend, form)(*resolved)
             for i in self.forms[form].mutated:
-                if taken[i] is not arguments[i]:
-                    arguments[i].copy_(taken[i])
+                if resolved[i] is not arguments[i]:
+                    arguments[i].copy_(resolved[i])
             return returned
 
         return resolving
-
-    def _planner(self, backend: str, form: str) -> Callable:
-        """What the core calls for a signature new to it: checks, then says what to allocate and to launch."""
-
-        def make_plan(*arguments) -> None:
-            self.check(form, arguments)
-            self.check_written(form, arguments)
-            if self.fits and form not in BACKWARD:
-                self.fits(backend, self.forms[form].by_name(arguments))
-            length = plan.length_of(self.forms[form], arguments)
-            outputs = self.allocations(form, plan.varied(self.forms[form], arguments, length))
-            workspaces, launches = [], []
-            if self.reports:
-                device = self.forms[form].first_tensor(arguments).device
-                torch.ops.fused_kernels._set_report(input_errors.tensor(device), device)
-            if self.launcher(backend):
-                workspaces, launches = plan.record(self, form, arguments, outputs, length=length, backend=backend)
-            torch.ops.fused_kernels._return_plan(*plan.returned(outputs, workspaces, launches, length))
-
-        return make_plan
 
     def _use_tritons_launcher(self, backend: str, error: RuntimeError) -> None:
         warnings.warn(

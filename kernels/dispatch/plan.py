@@ -12,15 +12,15 @@ and the question of 3 come at each call.
         autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
      6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python. The length N
                           of ragged tensors is no part of it: varying.py
-     7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
-                          op's own `check`, and computes the shapes of its outputs
+     7  plan.py           make_plan, which is the op fused_kernels::_plan_<name>.<backend>. signature.py checks the
+                          arguments, and calls the op's own `check`; declaration.py computes the shapes of the outputs
      8  plan.py           record, where the op has a launcher in Python (triton_launch.py, cuda_launch.py): it runs
                           against stand-ins, and what it gives to device/launch.py or source_launch.py goes to
                           the Recorder (intercept.py), not to a GPU
      9  cubin.py          each kernel that it launches is compiled to a cubin (nvrtc.py, of CUDA source), or found in
                           build/cubins/
     10  driver.h          load: the cubin becomes a function of the driver
-    11  op.py → core.cpp  _return_plan: C++ keeps the outputs, the workspaces and the launches under the signature
+    11  plan.py → core.cpp  _return_plan: C++ keeps the outputs, the workspaces and the launches under the signature
     12  compute.h         outputs and workspaces are allocated, and driver.h launches (or the op's cuda.cu does)
 """
 
@@ -41,9 +41,9 @@ from ..dtypes import DTYPES
 from . import cubin, input_errors, nvrtc
 from .address import address
 from .cubin_files import Compiled
-from .declaration import Declaration
+from .declaration import BACKWARD, Declaration
 from .intercept import recording
-from .schema import Form, flat
+from .signature import Signature, flat
 from .varying import Varying
 
 SLOT, LITERAL, COMPUTED, SCALAR_FLOAT, SCALAR_DOUBLE, ELEMENTS, STRIDE = range(7)  # plan.h's Argument::Kind
@@ -183,6 +183,25 @@ def _function(kernel: cubin.Kernel | nvrtc.Kernel, device: torch.device) -> tupl
     return load(compiled.path, compiled.name, compiled.shared, compiled.parameters), compiled
 
 
+def make_plan(declaration: Declaration, backend: str, form: str, *arguments) -> None:
+    """Steps 7 to 11: what the core calls for a signature that is new to it."""
+    signature = declaration.forms[form]
+    signature.check(arguments)
+    if signature.mutated:
+        signature.check_written(arguments)
+    if declaration.fits and form not in BACKWARD:
+        declaration.fits(backend, signature.by_name(arguments))
+    length = length_of(signature, arguments)
+    outputs = declaration.allocations(form, varied(signature, arguments, length))
+    workspaces, launches = [], []
+    if declaration.reports:
+        device = signature.first_tensor(arguments).device
+        torch.ops.fused_kernels._set_report(input_errors.tensor(device), device)
+    if backend in declaration.launchers:
+        workspaces, launches = record(declaration, form, arguments, outputs, length=length, backend=backend)
+    torch.ops.fused_kernels._return_plan(*returned(outputs, workspaces, launches, length))
+
+
 def record(
     declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90,
     length: Varying | None = None, backend: str = "triton", recorder: type[Recorder] = Recorder,
@@ -191,27 +210,27 @@ def record(
 
     arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own. length: as `varied` gives it.
     """
-    schema = declaration.forms[form]
-    device = schema.first_tensor(arguments).device
-    double = schema.computes_in_double(arguments)
+    signature = declaration.forms[form]
+    device = signature.first_tensor(arguments).device
+    double = signature.computes_in_double(arguments)
     slot, stand_ins = 0, []
-    for i, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=True)):
+    for i, (argument, value) in enumerate(zip(signature.arguments, arguments, strict=True)):
         if argument.is_list:
             slot += len(value)
             value = [_stand_in(slot - len(value) + k, tensor) for k, tensor in enumerate(value)]
-            value = _varied_list(value, length) if i in schema.ragged else value
+            value = _varied_list(value, length) if i in signature.ragged else value
         elif argument.is_tensor:
             if isinstance(value, Tensor):
-                on_host = i in schema.scalars and value.device.type == "cpu"
+                on_host = i in signature.scalars and value.device.type == "cpu"
                 value = ScalarStandIn(slot, double) if on_host else _stand_in(slot, value)
-                if length is not None and _has_length(schema, i, value, length.value):
+                if length is not None and _has_length(signature, i, value, length.value):
                     value.shape = (length,)
             slot += 1
-        elif length is not None and _has_length(schema, i, value, length.value):
+        elif length is not None and _has_length(signature, i, value, length.value):
             value = length
         stand_ins.append(value)
     if form == "_":
-        outputs = [stand_ins[schema.mutated[0]]]
+        outputs = [stand_ins[signature.mutated[0]]]
     else:
         outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
     if declaration.reports and form in ("", "_"):
@@ -229,7 +248,7 @@ def launch(
     declaration: Declaration, form: str, arguments: Sequence, outputs: Sequence, backend: str = "triton"
 ) -> None:
     """Call the op's launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
-    launcher = importlib.import_module(declaration.launcher(backend))
+    launcher = importlib.import_module(declaration.launchers[backend])
     if form in ("", "_"):
         return launcher.forward(*arguments, *outputs)
     *arguments, needs = arguments
@@ -240,14 +259,14 @@ def launch(
 # ------------------------------------------------------------------------------------------------------------ ragged
 
 
-def length_of(schema: Form, arguments: Sequence) -> Varying | None:
+def length_of(signature: Signature, arguments: Sequence) -> Varying | None:
     """N of a call: the length of the first Ragged tensor of one dimension, or the first Length; without one that of the
     first Ragged[] all of one length. None without any, or where N is 0 or at least 2^31, for which a plan is made as
     for any other size (compute.h decides alike)."""
-    lists = [arguments[i] for i in schema.ragged if i in schema.lists]
+    lists = [arguments[i] for i in signature.ragged if i in signature.lists]
     numbers = [
         len(value) if isinstance(value, Tensor) else value
-        for value in (arguments[i] for i in schema.ragged if i not in schema.lists)
+        for value in (arguments[i] for i in signature.ragged if i not in signature.lists)
         if value is not None and not (isinstance(value, Tensor) and value.dim() != 1)
     ]
     numbers += [length for length in map(_common_length, lists) if length is not None]
@@ -261,32 +280,32 @@ def _common_length(tensors: Sequence[Tensor | StandIn]) -> int | None:
 
 
 def _varied_list(stand_ins: list[StandIn], length: Varying | None) -> list[StandIn]:
-    """Those of a Ragged[], as they know their lengths: all N, or, where they are part of the signature, all the same
-    number; else none."""
+    """Stand-ins for the tensors of a Ragged[]. Each one's length is N, or a number if the signature contains it; where
+    the lengths differ, a launcher that asks for one raises."""
     common = _common_length(stand_ins)
     if common is None or (length is not None and common != length.value):
-        return [RaggedStandIn(each) if each.dim() == 1 else each for each in stand_ins]
+        return [RaggedStandIn(tensor) if tensor.dim() == 1 else tensor for tensor in stand_ins]
     if length is None:
         return stand_ins
-    return [StandIn(each.slot, (length,), each.dtype, each.aligned) for each in stand_ins]
+    return [StandIn(tensor.slot, (length,), tensor.dtype, tensor.aligned) for tensor in stand_ins]
 
 
-def varied(schema: Form, arguments: Sequence, length: Varying | None) -> list:
+def varied(signature: Signature, arguments: Sequence, length: Varying | None) -> list:
     """The arguments, with a stand-in of shape [N] for each tensor whose length is N, and N for each number that is; and
     with stand-ins for all in a Ragged[]."""
 
     def with_length(position: int, value: object) -> object:
-        if position in schema.lists and position in schema.ragged:
-            return _varied_list([_stand_in(-1, each) for each in value], length)
-        if length is None or not _has_length(schema, position, value, length.value):
+        if position in signature.lists and position in signature.ragged:
+            return _varied_list([_stand_in(-1, tensor) for tensor in value], length)
+        if length is None or not _has_length(signature, position, value, length.value):
             return value
         return StandIn(-1, (length,), value.dtype) if isinstance(value, Tensor) else length
 
     return [with_length(i, value) for i, value in enumerate(arguments)]
 
 
-def _has_length(schema: Form, position: int, value: object, length: int) -> bool:
-    if position not in schema.ragged or value is None:
+def _has_length(signature: Signature, position: int, value: object, length: int) -> bool:
+    if position not in signature.ragged or value is None:
         return False
     return value == length if isinstance(value, int) else tuple(value.shape) == (length,)
 

@@ -83,7 +83,7 @@ def _value(number: object) -> int:
 
 
 def _arithmetic(operation: int, compute: Callable) -> tuple[Callable, Callable]:
-    def made(varying: Varying, left: object, right: object) -> Varying:
+    def computed(varying: Varying, left: object, right: object) -> Varying:
         if not (isinstance(left, int | Varying) and isinstance(right, int | Varying)):
             return NotImplemented
         if operation in (FLOOR_DIVIDE, MODULO) and isinstance(right, Varying):
@@ -91,7 +91,7 @@ def _arithmetic(operation: int, compute: Callable) -> tuple[Callable, Callable]:
         program = (*varying._program_of(left), *varying._program_of(right), operation, 0)
         return Varying(compute(_value(left), _value(right)), program, varying.conditions)
 
-    return lambda self, other: made(self, self, other), lambda self, other: made(self, other, self)
+    return lambda self, other: computed(self, self, other), lambda self, other: computed(self, other, self)
 
 
 _ARITHMETIC = {"add": ADD, "sub": SUBTRACT, "mul": MULTIPLY, "floordiv": FLOOR_DIVIDE, "mod": MODULO}

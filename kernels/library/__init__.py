@@ -138,10 +138,10 @@ def function(op: Op) -> str:
     parameters = ", ".join(f"{PARAMETERS[k]} {a.name}" for a, k in zip(form.arguments, kinds, strict=True))
     lines = [f"{result} {op.name}({parameters}) {{", f'    Call call("{op.name}", fused_op_{op.name}.forward);']
     lines += [
-        f"    call.give({a.name}, Use::{'written' if a.is_mutated else 'read'});"
+        f"    call.give({a.name}, Use::{'written' if i in form.mutated else 'read'});"
         if a.is_tensor
         else f"    call.give({a.name});"
-        for a in form.arguments
+        for i, a in enumerate(form.arguments)
     ]
     for name, sizes, dtype in outputs:
         lines += [f"    Tensor {name} = new_empty({first}, {sizes}, {dtype});", f"    call.give({name}, Use::written);"]

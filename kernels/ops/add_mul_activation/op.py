@@ -2,20 +2,16 @@
 
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import Op, SavedBy, last_dimension, like
 from . import eager
 
 SAVES = {"output": ("out",), "inputs": ("x", "bias", "y"), "nothing": ()}  # for what the derivative reads
-check = checks.Arguments(
-    f"x [..., N]: floating; bias [N]: x; y [..., N]: x; multiplier; activation: {' | '.join(eager.FUNCTIONS)}"
-)
 OP = Op(
     "add_mul_activation",
     "(Tensor x, Tensor bias, Tensor y, Number multiplier, str activation) -> Tensor out",
+    shapes=f"x [..., N]: floating; bias [N]: x; y [..., N]: x; activation: {' | '.join(eager.FUNCTIONS)}",
     eager=eager.add_mul_activation,
     eager_in_place=eager.add_mul_activation_,
-    check=check,
     outputs={"out": like("x")},
     in_place="x",
     elementwise=True,

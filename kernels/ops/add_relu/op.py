@@ -2,17 +2,15 @@
 
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import Op, last_dimension, like
 from . import eager
 
-check = checks.Arguments("x [..., N]: floating; bias [N]: x")
 OP = Op(
     "add_relu",
     "(Tensor x, Tensor bias) -> Tensor out",
+    shapes="x [..., N]: floating; bias [N]: x",
     eager=eager.add_relu,
     eager_in_place=eager.add_relu_,
-    check=check,
     outputs={"out": like("x")},
     in_place="x",
     elementwise=True,

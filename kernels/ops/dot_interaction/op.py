@@ -5,16 +5,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import Op, like
 from . import eager
 
-ARGUMENTS = checks.Arguments("dense [B, D]: floating; sparse [B, F, D]: dense")
-
 
 def check(op: str, dense: Tensor, sparse: Tensor, pad_to: int = 1) -> None:
-    """Raise unless the tensors are what ARGUMENTS says, and pad_to positive."""
-    ARGUMENTS(op, dense, sparse)
+    """Raise unless pad_to is positive."""
     if pad_to < 1:
         raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
 
@@ -27,6 +23,7 @@ def _output(given: Mapping) -> tuple[Sequence[int], torch.dtype]:
 OP = Op(
     "dot_interaction",
     "(Tensor dense, Tensor sparse, int pad_to) -> Tensor out",
+    shapes="dense [B, D]: floating; sparse [B, F, D]: dense",
     eager=eager.dot_interaction,
     check=check,
     outputs={"out": _output},

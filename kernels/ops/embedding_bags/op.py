@@ -11,22 +11,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import KeptShape, Op, Prepared, SavedBy, like
 from ..embedding_bags_sort.op import beside, embedding_bags_sort
 from . import choice, eager, reported
 
-ARGUMENTS = checks.Arguments(
-    "tables [R, D]: floating; row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; "
-    "offsets? [F · B + 1]: integer; mode: sum | mean | max; per_sample_weights? [B, F] | [N] with offsets: tables; "
-    "padding_idx; out_of_range: error | zero | count",
-    offsets="the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True",
-)
-
 
 def check(op: str, *arguments) -> None:
-    """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
-    ARGUMENTS(op, *arguments)
+    """Raise for what no shape says; of values the kernels take care."""
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
     if offsets is not None and offsets.shape[0] == 1 and indices.numel():
         raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
@@ -56,6 +47,10 @@ OP = Op(
     "embedding_bags",
     "(Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str mode, Ragged? per_sample_weights, "
     "int padding_idx, str out_of_range) -> (Tensor out, Report report)",
+    shapes="tables [R, D]: floating; row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; "
+    "offsets [F · B + 1]: integer; mode: sum | mean | max; per_sample_weights [B, F] | [N] with offsets: tables; "
+    "out_of_range: error | zero | count",
+    hints={"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"},
     eager=eager.embedding_bags,
     check=check,
     outputs={"out": _output},

@@ -8,17 +8,12 @@ from ...dispatch import checks, core
 from ...dispatch.op import Op
 from . import eager
 
-ARGUMENTS = checks.Arguments(
-    "row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; offsets? [F · B + 1]: integer"
-)
-
 
 def check(
     op: str, indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int, mean: bool,
     table_keys: int,
 ) -> None:
-    """Raise unless the tensors are what ARGUMENTS says, of less than 2^31 elements, and the numbers not negative."""
-    ARGUMENTS(op, row_offsets, indices, offsets)
+    """Raise unless the tensors have less than 2^31 elements, and the numbers are not negative."""
     for name, tensor in (("indices", indices), ("offsets", offsets)):
         if tensor is not None and tensor.numel() >= 2**31:
             raise ValueError(f"{op}: {name} must have less than 2^31 elements; got {tensor.numel()}")
@@ -31,6 +26,7 @@ OP = Op(
     "embedding_bags_sort",
     "(Ragged indices, Tensor row_offsets, Tensor? offsets, int row_count, int padding_idx, bool mean, int table_keys)"
     " -> (Tensor keys, Tensor positions, Tensor bags, Tensor lengths)",
+    shapes="row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; offsets [F · B + 1]: integer",
     eager=lambda *arguments: eager.embedding_bags_sort(*arguments[:-1]),
     check=check,
     outputs={

@@ -12,6 +12,7 @@ from torch.compiler import is_compiling
 from ... import runtime
 from ...dispatch import checks, core
 from ...dispatch.op import Op
+from ...dispatch.signature import Signature
 from ..embedding_bags_sort.op import beside, embedding_bags_sort
 from . import eager
 
@@ -21,17 +22,19 @@ MOST_CHUNK = 256  # whose keys, for each group of a block, fit into shared memor
 STATES = {"sgd": "[0]", "adagrad": "[R, D]", "rowwise_adagrad": "[R]"}
 TABLES = "tables [R, D]: float32 | float16 | bfloat16"
 SORTED = {
-    rule: checks.Arguments(
+    rule: Signature.of(
+        "embedding_bags_update",
         f"{TABLES}; state {state}: float32; row_keys [N]: integer; id_positions [N]: int32; bags? [N]: int32; "
-        "lengths? [N]: int32; id_weights? [N]: tables; bag_grad [N, D] | [bags, D] with bags: tables"
+        "lengths? [N]: int32; id_weights? [N]: tables; bag_grad [N, D] | [bags, D] with bags: tables",
     )
     for rule, state in STATES.items()
 }
 ARGUMENTS = {
-    rule: checks.Arguments(
+    rule: Signature.of(
+        f"embedding_bags_{rule}_",
         f"{TABLES}; state {state}: float32; row_offsets [F + 1]: int64; offsets? [F · B + 1]: integer; "
         "indices [B, F] | [N] with offsets: integer; grad [B, F, D]: tables; "
-        "per_sample_weights? [B, F] | [N] with offsets: tables; mode: sum | mean"
+        "per_sample_weights? [B, F] | [N] with offsets: tables; mode: sum | mean",
     )
     for rule, state in STATES.items()
 }
@@ -43,7 +46,7 @@ def check(
 ) -> None:
     """Raise unless the tensors are what SORTED says: those of the rule, and what embedding_bags_sort gives."""
     checks.is_one_of(op, "rule", rule, RULES)
-    SORTED[rule](op, tables, state, keys, positions, bags, lengths, weights, grad)
+    SORTED[rule].check((tables, state, keys, positions, bags, lengths, weights, grad))
     _check_columns(op, tables)
     if not 0 <= chunk <= MOST_CHUNK or chunk & (chunk - 1):
         raise ValueError(f"{op}: chunk must be a power of two up to {MOST_CHUNK}, or 0; got {chunk}")
@@ -149,8 +152,8 @@ def _call(
     learning_rate: float | Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None,
     padding_idx: int | None, eps: float, table_keys: int = 32768, chunk: int = 0,
 ) -> Tensor:
-    op = f"embedding_bags_{rule}_"
-    ARGUMENTS[rule](op, tables, state, row_offsets, offsets, indices, grad, per_sample_weights, mode)
+    op = ARGUMENTS[rule].name
+    ARGUMENTS[rule].check((tables, state, row_offsets, offsets, indices, grad, per_sample_weights, mode))
     _check_columns(op, tables)
     padding = checks.integer(op, "padding_idx", -1 if padding_idx is None else padding_idx)
     if padding < -1:

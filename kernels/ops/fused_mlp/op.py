@@ -11,24 +11,26 @@ from torch import Tensor
 from ...dispatch import checks
 from ...dispatch.op import Kept, Op, like
 from ...dispatch.refusals import autocasts
+from ...dispatch.signature import Signature
 from . import budget, choice, eager, packing
 
 ACTIVATIONS = " | ".join(eager.ACTIVATIONS)
-ARGUMENTS = checks.Arguments(
-    "x [B, K]: floating; weights [...]: x; widths; "
-    f"activation: {ACTIVATIONS}; final_activation: {ACTIVATIONS}; precision: ieee | tf32"
+ARGUMENTS = Signature.of(
+    "fused_mlp",
+    "x [B, K]: floating; weights [...]: x; "
+    f"activation: {ACTIVATIONS}; final_activation: {ACTIVATIONS}; precision: ieee | tf32",
 )
 
 
-def check(op: str, x: Tensor, packed: Tensor, widths: str, *others) -> None:
+def check(op: str, x: Tensor, packed: Tensor, widths: str, *options) -> None:
     """Raise unless the tensors are what ARGUMENTS says, x as wide as the first layer and `packed` of all weights."""
-    check_beside(op, x, packed, widths, *others)
+    check_beside(op, x, packed, widths, *options[:-1])
     checks.belongs_to(op, "weights", packed, "x", x, (packing.elements(widths),))
 
 
-def check_beside(op: str, x: Tensor, weight: Tensor, widths: str, *others) -> None:
+def check_beside(op: str, x: Tensor, weight: Tensor, widths: str, *options: str) -> None:
     """The same of whatever has the weights' dtype and device."""
-    ARGUMENTS(op, x, weight, widths, *others)
+    ARGUMENTS.check((x, weight, *options))
     wanted = int(widths.partition("-")[0])
     if x.shape[1] < wanted:
         raise ValueError(f"{op}: x must have shape [B, {wanted}] or be wider, for weights[0]; got {list(x.shape)}")
@@ -149,7 +151,7 @@ def _by_eager(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, widt
             biases = [None if bias is None else _cast(bias) for bias in biases]
         with torch.autocast(x.device.type, enabled=False):
             return _by_eager(x, weights, biases, widths, *options)
-    check_beside(OP.name, x, weights[0], widths, *options, False)
+    check_beside(OP.name, x, weights[0], widths, *options)
     return eager.fused_mlp(x, weights, biases, *options)
 
 

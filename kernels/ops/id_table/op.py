@@ -3,22 +3,23 @@
 import torch
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import Op
+from ...dispatch.signature import Signature
 from . import eager
 
 INTEGERS = (torch.int32, torch.int64)
 
 
-KEYS = checks.Arguments(
+KEYS = (
     f"tags [{eager.BUCKET_SLOTS} · buckets]: uint8; slots [{eager.BUCKET_SLOTS} · buckets, 2]: int64; "
     "bucket_offsets [T + 1]: int64; seeds [T]: int64; keys [...]: integer; table_ids [...]: integer"
 )
-BAGS = checks.Arguments(
+BAGS = Signature.of(
+    "expand_table_ids",
     "num_tables; batch_size; offsets [num_tables · batch_size + 1] | [bags + 1] with table_offsets: integer; "
-    "table_offsets? [num_tables + 1]: int64"
+    "table_offsets? [num_tables + 1]: int64",
 )
-RANGES = checks.Arguments("offsets [bags + 1]: integer; feature_offsets [T + 1]: int64")
+RANGES = "offsets [bags + 1]: integer; feature_offsets [T + 1]: int64"
 
 
 def check_expand(
@@ -28,13 +29,13 @@ def check_expand(
     for name, value in (("num_tables", num_tables), ("batch_size", batch_size), ("num_elements", num_elements)):
         if value < 0:
             raise ValueError(f"{op}: {name} must not be negative; got {value}")
-    BAGS(op, num_tables, batch_size, offsets, table_offsets)
+    BAGS.check((num_tables, batch_size, offsets, table_offsets))
 
 
-def _op(name: str, schema: str, check, outputs: dict) -> Op:
+def _op(name: str, schema: str, shapes: str, outputs: dict, check=None) -> Op:
     return Op(
-        name, schema, eager=getattr(eager, name), check=check, outputs=outputs, backends=("cuda", "cpp"), auto="cuda",
-        package=__package__,
+        name, schema, shapes=shapes, eager=getattr(eager, name), check=check, outputs=outputs,
+        backends=("cuda", "cpp"), auto="cuda", package=__package__,
     )
 
 
@@ -54,8 +55,9 @@ ERASE = _op("table_erase_", f"({_WRITTEN}) -> Tensor where", KEYS, {"where": _li
 EXPAND = _op(
     "expand_table_ids",
     "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, Length num_elements) -> Tensor out",
-    check_expand,
+    "",
     {"out": lambda given: ((given["num_elements"],), torch.int32)},
+    check_expand,
 )
 RANGE = _op(
     "get_table_range", "(Tensor offsets, Tensor feature_offsets) -> Tensor out", RANGES,

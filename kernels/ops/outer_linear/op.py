@@ -12,21 +12,22 @@ from torch import Tensor
 from ... import runtime
 from ...dispatch import checks
 from ...dispatch.op import Op, SavedBy, last_dimension, like
+from ...dispatch.signature import Signature
 from . import eager, folding
 
 _REST = f"bias [H]: c; activation: {' | '.join(eager.ACTIVATIONS)}; precision: ieee | tf32"
-ARGUMENTS = checks.Arguments(f"c [B, C]: floating; weight [H, C · C]: c; {_REST}")
-FOLDED = checks.Arguments(f"c [B, C]: floating; weight [H, W]: c; {_REST}")
+ARGUMENTS = Signature.of("outer_linear", f"c [B, C]: floating; weight [H, C · C]: c; {_REST}")
+FOLDED = Signature.of("outer_linear_folded", f"c [B, C]: floating; weight [H, W]: c; {_REST}")
 
 
 def check(
     op: str, c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool
 ) -> None:
     """Raise unless c is [B, C], weight [H, C·C] (or folded, of C), bias [H], of one dtype on one device."""
-    op = "outer_linear_folded" if folded else op
-    (FOLDED if folded else ARGUMENTS)(op, c, weight, bias, activation, precision)
+    signature = FOLDED if folded else ARGUMENTS
+    signature.check((c, weight, bias, activation, precision))
     if folded:
-        checks.belongs_to(op, "weight", weight, "c", c, (len(weight), folding.folded_width(c.shape[1])))
+        checks.belongs_to(signature.name, "weight", weight, "c", c, (len(weight), folding.folded_width(c.shape[1])))
 
 
 OP = Op(

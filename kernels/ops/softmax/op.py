@@ -2,17 +2,15 @@
 
 from torch import Tensor
 
-from ...dispatch import checks
 from ...dispatch.op import Op, like
 from . import choice, eager
 
-check = checks.Arguments("x [..., N]: floating")
 OP = Op(
     "softmax",
     "(Tensor x) -> Tensor out",
+    shapes="x [..., N]: floating",
     eager=eager.softmax,
     eager_in_place=eager.softmax_,
-    check=check,
     outputs={"out": like("x")},
     in_place="x",
     saves=("out",),

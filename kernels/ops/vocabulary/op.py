@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ...dispatch import checks
 from ...dispatch.op import Op, Prepared, like
+from ...dispatch.signature import Signature
 from . import eager
 
 # For each mode the public function, by whose name messages speak, and what it must be given.
@@ -22,18 +23,17 @@ LOOKUPS = {
         "table [rows, H]: floating; image? [I, H]: table; audio? [A, H]: table; multimodal_indices [..., N]: integer",
     ),
 }
-ARGUMENTS = {mode: checks.Arguments(f"ids [..., N]: integer; {sources}") for mode, (_, sources) in LOOKUPS.items()}
-COUNTER = checks.Arguments("ids [...]: integer; out_of_range [1]: int64")
+ARGUMENTS = {mode: Signature.of(op, f"ids [..., N]: integer; {sources}") for mode, (op, sources) in LOOKUPS.items()}
+COUNTER = Signature.of("vocabulary", "ids [...]: integer; out_of_range [1]: int64")
 
 
 def check(op: str, *arguments) -> None:
     """Raise unless the mode's tensors, and no others, are there, of one width and dtype, on the ids' device."""
     *tensors, mode, vocab_size, _, _ = arguments
     checks.is_one_of(op, "mode", mode, LOOKUPS)
-    op, _ = LOOKUPS[mode]
-    ARGUMENTS[mode](op, *tensors)
+    ARGUMENTS[mode].check(tensors)
     if vocab_size < 0:
-        raise ValueError(f"{op}: vocab_size must not be negative; got {vocab_size}")
+        raise ValueError(f"{LOOKUPS[mode][0]}: vocab_size must not be negative; got {vocab_size}")
 
 
 def _out(given) -> tuple:
@@ -68,7 +68,7 @@ def vocabulary(
     """What the four public functions call: eager.vocabulary on a backend, and the count of what was out of range."""
     arguments = ids, table, image, audio, multimodal_indices, mode, vocab_size, image_token_id, audio_token_id
     if out_of_range is not None:
-        COUNTER(OP.name, ids, out_of_range)
+        COUNTER.check((ids, out_of_range))
     out = OP.call(backend, *arguments)
     if out_of_range is not None:
         out_of_range.add_(eager.misses(ids, eager.choices(*arguments), mode, vocab_size).sum())

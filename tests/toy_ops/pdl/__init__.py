@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kernels.dispatch.op import Op, like
 from kernels.ops.add_relu import eager
-from kernels.ops.add_relu.op import check
 
 
 @functools.cache
@@ -22,7 +21,7 @@ def declared() -> Op:
         "add_relu_early",
         "(Tensor x, Tensor bias) -> Tensor out",
         eager=eager.add_relu,
-        check=check,
+        shapes="x [..., N]: floating; bias [N]: x",
         outputs={"out": like("x")},
         elementwise=True,
         package=__name__,
