@@ -34,7 +34,8 @@ HEADERS = (HERE / "vectors.h", HERE / "watched.h", HERE / "torch_on_host.h")
 OF_WATCH = (HERE / "vectors.h", HERE / "buffers.h", HERE / "ends.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
 WATCHED = (
-    "-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread,bounds-strict", "-w", "-fmax-errors=2",
+    "-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread,bounds-strict", "-w",
+    "-fmax-errors=2",
 )  # fmt: skip
 # What a local variable holds that was given no value: large numbers below 0, so that the old contents of a stack, often
 # 0, make no sum right. g++ has it from 12 on, clang too.
