@@ -1,5 +1,7 @@
 """For the ops' tests."""
 
+import sys
+
 import pytest
 import torch
 
@@ -7,6 +9,13 @@ import torch
 pytest.register_assert_rewrite("kernels.check.contract")
 # Test processes run beside each other on few cores: threads of one would wait for those of the other.
 torch.set_num_threads(1)
+
+
+def pytest_runtest_setup():
+    if "triton.runtime.interpreter" in sys.modules:
+        from .check import faster
+
+        faster.install()
 
 
 @pytest.hookimpl(tryfirst=True)

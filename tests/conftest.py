@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config):
     if not missing_packages.are_all_installed():
         config.pluginmanager.register(missing_packages)
+
+
+def pytest_runtest_setup():
+    if "triton.runtime.interpreter" in sys.modules:
+        from kernels.check import faster
+
+        faster.install()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .. import runtime
 from ..device.launch import INTERPRETING
+from . import faster
 from .memory import Guard
 
 _TRITON = os.sep + "triton" + os.sep
@@ -160,6 +161,8 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
         yield watch
         return
     from triton.runtime import interpreter
+
+    faster.install()
 
     def undefined(pointers, mask: np.ndarray):
         return None if mask.all() else _undefined(interpreter, pointers, watch)

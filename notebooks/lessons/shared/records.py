@@ -54,7 +54,8 @@ class Record:
 
     def rows(self, part: str | None = None, /, **labels) -> pandas.DataFrame:
         """The rows of a part that have these labels and did not fail. LookupError: there is none."""
-        found = self.table()
+        found = self.table().copy(deep=False)
+        found.attrs = {}  # each selection would copy them in depth
         found = found[~found["match"].str.startswith("FAILED")]
         for name, value in (labels if part is None else {"part": part} | labels).items():
             found = found[found[name] == value] if name in found else found[:0]
