@@ -15,6 +15,8 @@ import pytest
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
+# jsonschema, which nbformat imports, has it for addresses in JSON: it compiles a grammar for seconds.
+sys.modules.setdefault("rfc3987_syntax", None)
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from kernels import runtime
 from kernels.check import faster
@@ -53,6 +54,25 @@ def test_tensors_and_their_types(interpreter):
             with pytest.raises((ValueError, TypeError)):
                 core.block_type(tl.float32, wrong)
     assert isinstance(interpreter._get_np_dtype(tl.float32), np.dtype)
+
+
+def test_an_overflow_is_found_where_triton_debugs(interpreter, monkeypatch):
+    tl = interpreter.tl
+
+    @interpreter.triton.jit
+    def kernel(a, b):
+        tl.store(a, tl.load(a) + tl.load(b))
+
+    def add_to_the_largest(number: int):
+        a, b = (torch.tensor([value], dtype=torch.int32) for value in (torch.iinfo(torch.int32).max, number))
+        kernel[(1,)](a, b)
+        return a.item()
+
+    assert add_to_the_largest(1) == torch.iinfo(torch.int32).min
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(debug=True))
+    assert add_to_the_largest(-1) == torch.iinfo(torch.int32).max - 1
+    with pytest.raises(interpreter.InterpreterError, match="int32 overflow detected"):
+        add_to_the_largest(1)
 
 
 def test_the_language_of_a_kernel(interpreter, monkeypatch):
