@@ -1,5 +1,8 @@
 """For the ops' tests."""
 
+import functools
+import sys
+
 import pytest
 import torch
 
@@ -7,6 +10,13 @@ import torch
 pytest.register_assert_rewrite("kernels.check.contract")
 # Test processes run beside each other on few cores: threads of one would wait for those of the other.
 torch.set_num_threads(1)
+
+
+def pytest_runtest_setup():
+    if "triton.runtime.interpreter" in sys.modules:
+        from .check import faster
+
+        faster.install()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,13 +43,19 @@ def pytest_collection_modifyitems(config, items):
 
 def _op_and_backend(item):
     """The op's declaration and the backend of a test of the contract; (None, "") for any other test."""
-    from . import dispatch
     from .check.contract import Contract
 
     backend = getattr(item, "callspec", None) and item.callspec.params.get("backend")
-    if backend is None or not (item.cls and issubclass(item.cls, Contract)) or item.cls.op not in dispatch.names():
+    if backend is None or not (item.cls and issubclass(item.cls, Contract)) or not (op := _declared(item.cls.op)):
         return None, ""
-    return dispatch.find(item.cls.op), backend.split()[0]
+    return op, backend.split()[0]
+
+
+@functools.cache
+def _declared(name: str):
+    from . import dispatch
+
+    return dispatch.find(name) if name in dispatch.names() else None
 
 
 def _has_no_kernel(item) -> bool:

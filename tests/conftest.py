@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
+# jsonschema, which nbformat imports, has it for addresses in JSON: it compiles a grammar for seconds.
+sys.modules.setdefault("rfc3987_syntax", None)
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -22,6 +25,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config):
     if not missing_packages.are_all_installed():
         config.pluginmanager.register(missing_packages)
+
+
+def pytest_runtest_setup():
+    if "triton.runtime.interpreter" in sys.modules:
+        from kernels.check import faster
+
+        faster.install()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ records."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -22,6 +23,7 @@ COVERED = sorted({claim.notebook for claim in CLAIMS})
 QUANTITY = re.compile(r"\d[\d,.]*\s*(?:µs|ms|s\b|×|%|[KMGT]?i?B(?:/s)?\b|TFLOP/s|rows/s)")
 
 
+@functools.cache
 def prose(notebook: str) -> str:
     """The Markdown cells in one line each, without code."""
     (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")

@@ -6,6 +6,7 @@
     comparison.py   how far from the exact result it may be
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
+    faster.py       the interpreter without what it computes again and again
     maximum.py      tl.maximum of NaN, as it is compiled
     accesses.py     what a kernel reads and writes, program by program, drawn
     hints.py        a guess at the cause

@@ -9,6 +9,7 @@ pointer's or a descriptor's lanes must lie in the tensor that it was made of. Wr
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 import os
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from .. import runtime
 from ..device.launch import INTERPRETING
+from . import faster
 from .memory import Guard
 
 _TRITON = os.sep + "triton" + os.sep
@@ -161,6 +163,8 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
         return
     from triton.runtime import interpreter
 
+    faster.install()
+
     def undefined(pointers, mask: np.ndarray):
         return None if mask.all() else _undefined(interpreter, pointers, watch)
 
@@ -279,10 +283,14 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
             finally:
                 patched.clear()
 
+    @functools.cache
+    def language_of(function):
+        modules = (interpreter.tl, interpreter.tl.core)
+        return [module for module in modules if any(v is module for v in function.__globals__.values())]
+
     # The interpreter patches triton.language again for every call of one @jit function by another: 40 % of its time.
     def patch_once(function):
-        modules = (interpreter.tl, interpreter.tl.core)
-        language = [module for module in modules if any(v is module for v in function.__globals__.values())]
+        language = language_of(function)
         if language and all(module in patched for module in language):
             return interpreter._LangPatchScope()
         patched.extend(language)

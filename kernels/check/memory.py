@@ -8,6 +8,7 @@ writes past its last element writes another NaN than the one that was there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,21 +44,25 @@ class Region:
         """What was written to the zones, in words; "" if nothing was."""
         parts = []
         for side, first in (("before its first", 0), ("after its last", ZONE + self.nbytes)):
-            changed = (self.buffer[first : first + ZONE] != self._pattern(first)).nonzero().flatten()
-            if len(changed) and first:
+            zone, pattern = self.buffer[first : first + ZONE], _pattern(self.word, first % 2, self.buffer.device)
+            if torch.equal(zone, pattern):
+                continue
+            changed = (zone != pattern).nonzero().flatten()
+            if first:
                 offsets = changed // self.itemsize
                 parts.append(f"{_elements(offsets)} {side}, the first {offsets[0] + 1} beyond it")
-            elif len(changed):
+            else:
                 offsets = (ZONE - 1 - changed) // self.itemsize
                 parts.append(f"{_elements(offsets)} {side}, the nearest {offsets[-1] + 1} ahead of it")
         return "; ".join(parts)
 
-    def _pattern(self, first: int) -> Tensor:
-        """The bytes that a zone from this byte of the buffer on was filled with."""
-        low, high = self.word & 0xFF, self.word >> 8
-        pattern = torch.empty(ZONE, dtype=torch.uint8, device=self.buffer.device)
-        pattern[first % 2 :: 2], pattern[1 - first % 2 :: 2] = low, high
-        return pattern
+
+@functools.cache
+def _pattern(word: int, odd: int, device: torch.device) -> Tensor:
+    """The bytes that a zone was filled with which begins at such a byte of the buffer."""
+    pattern = torch.empty(ZONE, dtype=torch.uint8, device=device)
+    pattern[odd::2], pattern[1 - odd :: 2] = word & 0xFF, word >> 8
+    return pattern
 
 
 def _elements(offsets: Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -112,6 +113,7 @@ class Spec:
         return replace(self, reference=reference, outputs=first, mutated=first)
 
 
+@functools.cache
 def _specs() -> dict[str, str]:
     """op → the folder whose spec.py has its spec: SPEC, or in SPECS, by name, those of a folder with several ops."""
     folders = {}

@@ -3,15 +3,16 @@
 // waits for whom.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <mutex>
+#include <pthread.h>
+
+#include <functional>  // what <memory>, <mutex> or <atomic> includes takes longer to read than a kernel to compile
 
 #ifdef CUDA_ON_HOST_RESIDENT_BLOCKS
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <memory>
 #include <thread>
 #include <vector>
 #endif
@@ -179,11 +180,17 @@ inline bool end_grid() {
     return !failure[0];
 }
 
-inline std::mutex launching;  // one launch at a time
+// One launch at a time.
+struct Launching {
+    Launching() { pthread_mutex_lock(&mutex); }
+    ~Launching() { pthread_mutex_unlock(&mutex); }
+    Launching(const Launching&) = delete;
+    static inline pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+};
 
 // The blocks one after the other. Calls the kernel once for each CUDA thread, with the built-in variables set.
 inline bool run(dim3 grid, dim3 threads, size_t shared_bytes, const std::function<void()>& call) {
-    std::lock_guard lock(launching);
+    Launching lock;
     static Block& the_block = *new Block;
     begin_grid(grid, threads, call);
     SharedMemory shared(shared_bytes);
@@ -267,7 +274,7 @@ CUDA_ON_HOST_UNSEEN inline void take_turns(Resident* residents, unsigned blocks)
 }
 
 inline bool run_resident(dim3 grid, dim3 threads, size_t shared_bytes, const std::function<void()>& call) {
-    std::lock_guard lock(launching);
+    Launching lock;
     begin_grid(grid, threads, call);
     unsigned blocks = grid.x * grid.y * grid.z;
     std::vector<Resident> residents(blocks);

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 
 #ifndef __x86_64__
 #include <ucontext.h>
@@ -118,7 +117,7 @@ struct Fiber {
     uint64_t taken = 0;      // and what its group may read of it until they meet again
     Meeting meeting;         // of the groups of which this is the lowest lane
     Context context{};
-    std::unique_ptr<char[]> stack;
+    char* stack = nullptr;  // freed by discard()
     const void* stack_bottom = nullptr;
     size_t stack_bytes = 0;
     void* for_asan = nullptr;
@@ -205,9 +204,10 @@ CUDA_ON_HOST_UNSEEN inline void call_kernels() {
 
 inline void make(Fiber& fiber) {
     fiber.stack_bytes = 64 * 1024;
-    fiber.stack = std::make_unique_for_overwrite<char[]>(fiber.stack_bytes);
-    fiber.stack_bottom = fiber.stack.get();
-    fiber.context.start(fiber.stack.get(), fiber.stack_bytes, call_kernels);
+    fiber.stack = static_cast<char*>(malloc(fiber.stack_bytes));
+    if (!fiber.stack) abort();
+    fiber.stack_bottom = fiber.stack;
+    fiber.context.start(fiber.stack, fiber.stack_bytes, call_kernels);
 #ifdef __SANITIZE_THREAD__
     fiber.for_tsan = __tsan_create_fiber(0);
 #endif
@@ -225,6 +225,7 @@ CUDA_ON_HOST_UNSEEN inline void discard(Block& block) {
         __tsan_switch_to_fiber(here, 0);
         __tsan_destroy_fiber(fiber.for_tsan);
 #endif
+        free(fiber.stack);
         fiber = Fiber{};
     }
 }

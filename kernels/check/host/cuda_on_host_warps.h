@@ -1,7 +1,6 @@
 // What the threads of a warp do together, and atomics, for cuda_on_host.h.
 #pragma once
 
-#include <atomic>
 #include <cstring>
 #include <type_traits>
 
@@ -106,10 +105,10 @@ constexpr bool is_one_of = (std::is_same_v<T, Allowed> || ...);
 // *address = function(*address); the old value.
 template <class T, class Function>
 T update(T* address, Function function) {
-    std::atomic_ref<T> value(*address);
-    T old = value.load(std::memory_order_relaxed);
-    while (!value.compare_exchange_weak(old, function(old), std::memory_order_relaxed)) {
-    }
+    T old, value;
+    __atomic_load(address, &old, __ATOMIC_RELAXED);
+    do value = function(old);
+    while (!__atomic_compare_exchange(address, &old, &value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return old;
 }
 }  // namespace cuda_on_host
@@ -141,7 +140,7 @@ T atomicExch(T* address, std::type_identity_t<T> value) {
 template <class T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     static_assert(cuda_on_host::is_one_of<T, int, unsigned, unsigned long long, unsigned short>);
-    std::atomic_ref<T>(*address).compare_exchange_strong(expected, value, std::memory_order_relaxed);
+    __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;  // where they differ, the value that was found
 }
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...dispatch.cuda_source import Source, headers_of
+from ...dispatch.cuda_source import INCLUDE, Source, headers_of
 from ...runtime import KERNELS
 from .programs import BUILD, compiler
 
@@ -44,18 +44,33 @@ def run(source: Source, grid: Sequence[int], numbers: Sequence[int]) -> None:
 @functools.lru_cache(maxsize=64)
 def _library(source: Source, extra: tuple[str, ...]) -> ctypes.CDLL:
     text = source.text + LAUNCH.format(name=source.name, shared=source.shared, threads=source.threads)
-    key = hashlib.sha256(repr((text, headers_of(text), FLAGS, extra)).encode()).hexdigest()[:20]
-    library = BUILD / f"{source.name}-{key}.so"
+    library = BUILD / f"{source.name}-{_key(text, extra)}.so"
     if not library.exists():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-            file, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
-            file.write_text(text)
-            command = [compiler(), *FLAGS, *extra, str(file), "-o", str(built)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"{source.name} does not compile for the host:\n{done.stderr[-2000:]}")
-            built.replace(library)
+        # Most of a compilation reads the headers, which are the same for every shape.
+        headers = "".join(f'#include "{name}"\n' for name in INCLUDE.findall(text))
+        header = BUILD / f"headers-{_key(headers, extra)}.h"
+        compiled = header.with_suffix(".h.gch")
+        if not compiled.exists():
+            _compile(source.name, headers, (*extra, "-x", "c++-header"), compiled)
+            header.write_text(headers)  # where the compiled one is of another compiler
+        _compile(source.name, text, (*extra, "-include", str(header)), library)
     dll = ctypes.CDLL(str(library))
     dll.launch.restype = ctypes.c_char_p
     return dll
+
+
+def _key(text: str, extra: tuple[str, ...]) -> str:
+    return hashlib.sha256(repr((text, headers_of(text), FLAGS, extra)).encode()).hexdigest()[:20]
+
+
+def _compile(name: str, text: str, flags: tuple[str, ...], built: Path) -> None:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        file, out = Path(folder) / "kernel.cpp", Path(folder) / "out"
+        file.write_text(text)
+        done = subprocess.run(
+            [compiler(), *FLAGS, *flags, str(file), "-o", str(out)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{name} does not compile for the host:\n{done.stderr[-2000:]}")
+        out.replace(built)

@@ -123,11 +123,12 @@ NAMES = (
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(0, 5), (1, 1), (1, 13), (7, 3), (31, 12), (33, 4), (65, 2), (2, 50, 6)]
+    # On the host each model is a compilation: cases of as many columns share it.
+    shapes = [(0, 5), (1, 13), (7, 3), (31, 24), (33, 4), (65, 2), (2, 50, 6)]
     cases = [Case(shape, every_option=False) for shape in shapes]
     cases += [Case((6, 24), layout=layout, every_option=False) for layout in ("transposed", "strided", "misaligned")]
     halves = [Case(shape, dtype) for dtype in (torch.bfloat16, torch.float16) for shape in ((37, 13), (128, 4))]
-    return [*cases, Case((40, 12)), Case((40, 13), values="special"), *halves]
+    return [*cases, Case((40, 24)), Case((40, 24), values="special"), *halves]
 
 
 def _wide_cases(names: tuple[str, ...]) -> list[Case]:

@@ -268,8 +268,8 @@ class TestUpdates(Contract):
     @every_rule
     def test_two_runs_and_both_sorts_give_the_same_bits(self, backend, rule):
         tables, states, row_offsets, ids, grad = drawn(batch=60)
-        runs = []
-        for table_keys in (4096, 4096, 0):
+        runs, again = [], not (backend == "triton" and DEVICE.type == "cpu")  # interpreted, every run is the same
+        for table_keys in (4096, *[4096] * again, 0):
             one, state = tables.clone(), states[rule].clone()
             _call(backend, rule, one, state, row_offsets, ids, grad, 0.1, None, "sum", None, None, 1e-10, table_keys, 4)
             runs.append((one, state))
@@ -408,7 +408,7 @@ class TestUpdates(Contract):
         def step(tables, row_offsets, ids, grad, rate):
             return kernels.embedding_bags_sgd_(tables, row_offsets, ids, grad, rate, backend=backend) * 2
 
-        for n in range(10):
+        for n in range(4):
             one, other = tables.clone(), tables.clone()
             kernels.embedding_bags_sgd_(other, row_offsets, ids, grad, n / 16, backend=backend)
             assert torch.equal(step(one, row_offsets, ids, grad, n / 16), 2 * other)

@@ -89,9 +89,9 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             check_gradients(self.op, self.function("triton"), call, (True, False, False), self.grads(call))
 
     @kernel_backend
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("activation", ["identity", "relu"])
+    @pytest.mark.parametrize(("activation", "dtype"), [("identity", torch.float32), ("relu", torch.bfloat16)], ids=str)
     def test_tf32_and_halves(self, backend, dtype, activation):
+        """relu in tf32 is test_few_rows's."""
         for case in (Case((40, 33), dtype), Case((129, 16), dtype)):
             call = replace(self.call(case), options=(activation, "tf32"))
             spec = replace(self.spec, calls=lambda case, device, call=call: [call])
@@ -158,7 +158,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         for part in ("few_rows", "direct_c"):
             wanted = triton_tiles.suits_few_rows(c, weight, "tf32", part, triton_tiles.Limits())
             assert wanted == (launch.architecture() == 90)
-        for activation in ("identity", "relu"):
+        for activation in ("relu", "identity")[: 1 + (shape == (20, 44, 48))]:  # which hangs on no shape
             call = Call("", (c, weight, bias), (activation, "tf32"))
             spec = replace(self.spec, calls=lambda case, device, call=call: [call])
             check(self.op, self.function(backend), spec=spec, cases=[Case((rows, columns))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import math
@@ -127,6 +128,7 @@ def _launch_is_long() -> tuple:
     return ()
 
 
+@functools.cache
 def _floors(name: str, peak: float = FLOAT32) -> pd.DataFrame:
     return floors(recorded_operators(name), peak)
 

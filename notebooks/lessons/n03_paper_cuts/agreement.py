@@ -12,6 +12,7 @@ it. What is compared are numbers that rounding does not part:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,13 +37,14 @@ class Program:
     optimizer: torch.optim.Optimizer
     same: bool = True
 
+    @functools.cached_property
     def parameters(self) -> list[tuple[Tensor, bool]]:
         """(parameter, whether it is of the tables): the MLPs' first, each in its order."""
         named = [(weight, "table" in name) for name, weight in self.model.named_parameters()]
         return sorted(named, key=lambda pair: pair[1])
 
     def heights(self) -> list[int]:
-        return [len(weight) for weight, of_tables in self.parameters() if of_tables]
+        return [len(weight) for weight, of_tables in self.parameters if of_tables]
 
     def weights(self, heights: Sequence[int]) -> list[Tensor]:
         return self._parts(heights, lambda weight: weight.detach())
@@ -60,9 +62,11 @@ class Program:
     def added(self, heights: Sequence[int]) -> list[Tensor]:
         """[rows] each: how many numbers the optimizer adds to an element of the row, one by one."""
 
+        summed = bool(self.sums(heights))  # torch's Adagrad sums a sparse gradient first
+
         def count(weight: Tensor) -> Tensor:
             times = weight.new_ones(len(weight))
-            if weight.grad.is_sparse and not self.sums(heights):  # torch's Adagrad sums a sparse gradient first
+            if weight.grad.is_sparse and not summed:
                 times = weight.grad._indices()[0].bincount(minlength=len(weight)).to(weight.dtype)
             return times
 
@@ -72,14 +76,14 @@ class Program:
         """(learning rate, weight decay) of each part."""
         of = {weight: (group["lr"], group["weight_decay"])
               for group in self.optimizer.param_groups for weight in group["params"]}
-        mlps = [of[weight] for weight, of_tables in self.parameters() if not of_tables]
-        (tables,) = {of[weight] for weight, of_tables in self.parameters() if of_tables}
+        mlps = [of[weight] for weight, of_tables in self.parameters if not of_tables]
+        (tables,) = {of[weight] for weight, of_tables in self.parameters if of_tables}
         return mlps + [tables] * len(heights)
 
     def _parts(self, heights: Sequence[int], of: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """of(each parameter), that of the tables in parts of so many rows."""
-        mlps = [of(weight) for weight, of_tables in self.parameters() if not of_tables]
-        tables = [of(weight) for weight, of_tables in self.parameters() if of_tables]
+        mlps = [of(weight) for weight, of_tables in self.parameters if not of_tables]
+        tables = [of(weight) for weight, of_tables in self.parameters if of_tables]
         if len(tables) == 1:
             tables = list(tables[0].split(list(heights)))
         assert [len(table) for table in tables] == list(heights), f"{self.name}: tables of other sizes"

@@ -39,6 +39,7 @@ def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> 
     CLAIMS.append(Claim(notebook, sentence, values))
 
 
+@functools.cache
 def printed(notebook: str, cell_id: str, *, on: str = "") -> str:
     """What is stored as printed by a cell of the notebook of this number. on: the GPU that it must have run on."""
     (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")

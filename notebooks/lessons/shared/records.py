@@ -54,7 +54,8 @@ class Record:
 
     def rows(self, part: str | None = None, /, **labels) -> pandas.DataFrame:
         """The rows of a part that have these labels and did not fail. LookupError: there is none."""
-        rows = self.table()
+        rows = self.table().copy(deep=False)
+        rows.attrs = {}  # each selection would copy them in depth
         rows = rows[~rows["match"].str.startswith("FAILED")]
         for name, value in (labels if part is None else {"part": part} | labels).items():
             rows = rows[rows[name] == value] if name in rows else rows[:0]
