@@ -1,6 +1,8 @@
 // embedding_bags_update's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
 
+#include <numeric>
+
 #include "check/host/testing.cuh"
 
 namespace update = embedding_bags_update;
@@ -25,8 +27,8 @@ using testing::Shape;
 constexpr double rate = 0.25, eps = 1e-3;
 enum { the_tables, the_state, the_grad };  // by their bits in Shape::misaligned
 
-// Shape: occurrences, columns. Rows by how often they occur: one a third of all, others up to 40 times; some keys name no
-// row. Bags and lengths if `in_bags`.
+// Shape: occurrences, columns. Rows occur as often as `of_rows` says, or one a third of all, others up to 40 times; some keys
+// name no row. Bags and lengths if `in_bags`.
 template <class T>
 struct Case {
     long long count, columns, rows;
@@ -35,10 +37,11 @@ struct Case {
     std::vector<float> state;
     Expected expected_tables, expected_state;
 
-    Case(const Shape& shape, Rule rule, bool in_bags) : count(shape.rows), columns(shape.columns), rows(0) {
+    Case(const Shape& shape, Rule rule, bool in_bags, const std::vector<long long>& of_rows) : count(shape.rows), columns(shape.columns), rows(0) {
         std::mt19937 random(7);
         while ((long long)keys.size() < count) {
             long long times = rows == 2 ? count / 3 : rows % 3 ? 1 : 1 + long(random() % 40);
+            if (!of_rows.empty()) times = of_rows[size_t(rows)];
             int key = rows % 7 == 6 ? int(2 * rows) : int(2 * rows + 1);
             for (; times > 0 && (long long)keys.size() < count; --times) keys.push_back(key);
             ++rows;
@@ -114,12 +117,13 @@ private:
 };
 
 template <class T>
-void check(testing::Report& report, const Shape& shape, const Functions<T>& op = {}) {
+void check(testing::Report& report, const Shape& shape, const Functions<T>& op = {},
+           const std::vector<long long>& times = {}) {
     if (!report.wants<T>(shape)) return;
     const char* names[] = {"sgd", "adagrad", "rowwise"};
     for (Rule rule : {Rule::sgd, Rule::adagrad, Rule::rowwise_adagrad})
         for (bool in_bags : {false, true}) {
-            Case<T> c(shape, rule, in_bags);
+            Case<T> c(shape, rule, in_bags, times);
             Buffer<T> tables((long long)c.tables.size(), shape.off(the_tables)), grad(c.grad, shape.off(the_grad));
             Buffer<float> state((long long)c.state.size(), shape.off(the_state));
             Buffer<T> weights(c.weights);
@@ -144,13 +148,33 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op =
         }
 }
 
+// One column more than lanes can hold.
+void check_too_wide(testing::Report& report) {
+    Buffer<float> rows(1), sums(1);
+    Buffer<int> keys(std::vector<int>{1}), positions(std::vector<int>{0}), list(4), launched(1);
+    Expected none;
+    none.values = {0};
+    report.check<int>({1, update::most_columns + 1}, "sgd", "refused", 0, {{"launched", launched, none}}, [&] {
+        update::Occurrences<float> all{{keys.get(), false}, positions.get(), nullptr, nullptr, nullptr, rows.get(), 1};
+        update::Target<float> to{rows.get(), nullptr, update::most_columns + 1, Rule::sgd, Scalar(rate), float(eps)};
+        launched.write({update::launch(all, to, 4, sums.get(), list.get(), cudaStream_t{}) != cudaErrorInvalidValue});
+        return cudaSuccess;
+    });
+}
+
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         Kernels op = testing::kernels_under_test<Kernels>();
         for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {1, 7}, {150, 16}, {150, 3}, {70, 128}})
             check<float>(report, shape, op);
         if (testing::few_rows()) return;
-        for (const Shape& shape : {Shape{150, 16, Shape::all}, {70, 132}, {20, 1025}, {20, 4100}, {60, 16, 0, true}})
+        // Of chunks of four: a row that ends with one; that begins the last one, with another behind it and without; and
+        // that ends where a row of many chunks would, with the last id.
+        for (const std::vector<long long>& times : {std::vector<long long>{1, 19, 1}, {1, 20}, {1, 20, 1}, {1, 66}})
+            check<float>(report, {std::accumulate(times.begin(), times.end(), 0LL), 7}, op, times);
+        check<float>(report, {3, update::most_columns}, op);
+        check_too_wide(report);
+        for (const Shape& shape : {Shape{150, 16, Shape::all}, {70, 132}, {150, 1025}, {20, 4100}, {60, 16, 0, true}})
             check<float>(report, shape, op);
         for (int tensor : {the_tables, the_state, the_grad}) check<float>(report, {40, 16, 1u << tensor}, op);
         for (const Shape& shape : {Shape{150, 16}, {70, 7}, {20, 264}}) {
