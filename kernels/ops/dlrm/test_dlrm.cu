@@ -1,6 +1,8 @@
 // The tiled kernel of a whole DLRM against float64 loops: tiles, clusters, one id a row and bags, bad ids.
 #include "tile.cuh"
 
+#include <algorithm>
+
 #include "check/host/testing_operands.cuh"
 
 namespace {
@@ -16,6 +18,7 @@ struct Problem {
     bool bags = false, narrow_ids = false, bad = false;
     bool last = true, apart = false;  // whether the offsets' last is given; ids three places apart, x, tables off by one
     long long bad_id = -1, bad_offset = 0;  // what is bad if anything is: -1 for the table's height; the row, 0 for none
+    enum { far_below, below, beyond, falling } offset = far_below;
 };
 
 // What tensor cores take a number for.
@@ -143,14 +146,22 @@ private:
                 for (long long n = p.bags ? draw(4) : 1; n > 0; --n) own.push_back(draw(height));
                 ends.push_back((long long)own.size());
             }
-            bool spoilt = p.bad && f == p.tables / 2;
+            // Of offsets the first table's or the last one's: there is nothing in front of its ids, or behind them.
+            bool spoilt = p.bad && f == (!p.bad_offset ? p.tables / 2 : p.offset == p.beyond ? p.tables - 1 : 0);
             if (spoilt) reported = {double(f), double(own.size() / 2), double(p.bad_id < 0 ? height : p.bad_id - 2)};
-            if (spoilt && p.bad_offset) reported = {double(f), double(p.bad_offset), -7}, ends[size_t(p.bad_offset)] = -7;
+            const long long ids_of_table = (long long)own.size();
+            if (spoilt && p.bad_offset) {
+                long long &end = ends[size_t(p.bad_offset)], before = ends[size_t(p.bad_offset) - 1];
+                end = p.offset == p.far_below ? -7 : p.offset == p.below ? -1 : p.offset == p.beyond ? ids_of_table + 1
+                                                                                                     : before - 1;
+                reported = {double(f), double(p.bad_offset), double(end)};
+            }
             if (spoilt && !p.bad_offset) own[own.size() / 2] = (long long)reported[2];
             ids.insert(ids.end(), own.begin(), own.end());
             if (p.bags) offsets.insert(offsets.end(), ends.begin(), ends.end());
             for (size_t r = 0; r < size_t(p.rows); ++r) {
-                long long begin = std::max(ends[r], 0LL), end = std::max(ends[r + 1], begin);
+                long long begin = std::clamp(ends[r], 0LL, ids_of_table);
+                long long end = std::clamp(ends[r + 1], begin, ids_of_table);
                 for (long long position = begin; position < end; ++position) {
                     long long id = own[size_t(position)];
                     if (id < 0 || id >= height) continue;
@@ -234,7 +245,8 @@ void check_all(testing::Report& report) {
     check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, false, true});
     check<T>(report, {11, "13-16", "61-8-1", 9, 8, 2, 1, true, false, true});
     check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, true, true, true, false, 1});
-    check<T>(report, {11, "13-16", "61-8-1", 9, 8, 1, 1, true, false, true, true, false, -1, 4});
+    for (auto offset : {Problem::far_below, Problem::below, Problem::beyond, Problem::falling})
+        check<T>(report, {11, "13-16", "61-8-1", 9, 8, 1, 1, true, false, true, true, false, -1, 4, offset});
     check<T>(report, {37, "13-40-16", "61-40-24-5", 9, 8, 1, 1});  // an odd number of layers, tile after tile
     check<T>(report, {21, "13-40-16", "61-40-1", 9, 16, 1, 0, true, true, false, false, true});
     check<T>(report, {21, "16-16", "61-3", 9, 8, 2, 1, false, false, false, true, true});
