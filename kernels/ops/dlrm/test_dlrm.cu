@@ -19,6 +19,7 @@ struct Problem {
     bool last = true, apart = false;  // whether the offsets' last is given; ids three places apart, x, tables off by one
     long long bad_id = -1, bad_offset = 0;  // what is bad if anything is: -1 for the table's height; the row, 0 for none
     enum { far_below, below, beyond, falling } offset = far_below;
+    bool last_apart = false;  // the last table alone is off by one
 };
 
 // What tensor cores take a number for.
@@ -137,6 +138,7 @@ private:
         auto draw = [&](long long below) { return drawn = drawn * 1664525u + 1013904223u, (long long)(drawn >> 8) % below; };
         for (int f = 0; f < p.tables; ++f) {
             long long height = 1 + (f * 7) % 23;
+            if (p.last_apart && f + 1 == p.tables) tables.push_back(testing::rounded<T>(0));
             heights.push_back(height), starts.push_back((long long)tables.size());
             std::vector<T> rows = testing::random<T>(height * columns, 50 + unsigned(f));
             tables.insert(tables.end(), rows.begin(), rows.end());
@@ -211,6 +213,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     if (p.narrow_ids) what += " int32";
     if (!p.last) what += " without the last offset";
     if (p.apart) what += " apart";
+    if (p.last_apart) what += " the last table apart";
     if (p.bad) what += p.bad_offset ? " bad offset" : p.bad_id < 0 ? " bad id" : " negative id";
     auto launch = [&] { return made != cudaSuccess ? made : dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
     report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
@@ -247,6 +250,7 @@ void check_all(testing::Report& report) {
     check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, true, true, true, false, 1});
     for (auto offset : {Problem::far_below, Problem::below, Problem::beyond, Problem::falling})
         check<T>(report, {11, "13-16", "61-8-1", 9, 8, 1, 1, true, false, true, true, false, -1, 4, offset});
+    check<T>(report, {11, "13-16", "61-8-1", 9, 8, 1, 0, false, false, false, true, false, -1, 0, Problem::far_below, true});
     check<T>(report, {37, "13-40-16", "61-40-24-5", 9, 8, 1, 1});  // an odd number of layers, tile after tile
     check<T>(report, {21, "13-40-16", "61-40-1", 9, 16, 1, 0, true, true, false, false, true});
     check<T>(report, {21, "16-16", "61-3", 9, 8, 2, 1, false, false, false, true, true});

@@ -37,13 +37,13 @@ const std::vector<long long> hostile = {-1, 37, 8, 0x7fffffffLL, -0x80000000LL, 
 struct Ids {
     std::vector<long long> ids, offsets, bag, feature;  // bag: of each id its row of the output
 
-    // A batch of so many rows; one id a bag, or 0 to 4 and now and then 40.
+    // A batch of so many rows; one id a bag, or 0 to 4 and now and then 40 to 43.
     Ids(long long batch, bool ragged, bool narrow) {
         std::mt19937 bits(7);
         offsets = {0};
         for (long long i = 0; i < features * batch; ++i) {
             long long f = ragged ? i / batch : i % features, row = ragged ? (i % batch) * features + f : i;
-            long long length = !ragged ? 1 : bits() % 16 ? bits() % 5 : 40;
+            long long length = !ragged ? 1 : bits() % 16 ? bits() % 5 : 40 + bits() % 4;
             for (long long n = 0; n < length; ++n) {
                 bool good = bits() % 4, is_narrow = narrow;
                 ids.push_back(good ? (long long)(bits() % (unsigned)heights[size_t(f)])
@@ -245,7 +245,8 @@ void check_hostile_offsets(testing::Report& report) {
 // Runs of one row that begin, end or go on at a multiple of `chunk`: ids 64 × 0, 200 × 3 and 7 × 5, say.
 void check_runs(testing::Report& report) {
     for (const std::vector<long long>& lengths : {std::vector<long long>{op::chunk, 200, 7}, {op::chunk, op::chunk, 1},
-                                                  {1, op::chunk - 1, 3 * op::chunk, 5}, {3 * op::chunk}}) {
+                                                  {1, op::chunk - 1, 3 * op::chunk, 5}, {3 * op::chunk},
+                                                  {3 * op::chunk + 1}, {1, op::chunk}}) {
         constexpr long long width = 4;
         std::vector<int> keys, positions;
         Expected expected;
@@ -275,26 +276,30 @@ void check_runs(testing::Report& report) {
     }
 }
 
-// row_offsets that lie, in storage of their own size: the row behind the last, where nothing is, is none.
+// row_offsets that lie, in storage of their own size: the row behind the last, where nothing is, is none, and that before
+// the first.
 void check_lying_rows(testing::Report& report) {
     Expected zeros;
     zeros.values.resize(2 * 4);
     Buffer<float> rows(testing::random<float>(6 * 4, 1)), out(2 * 4);
-    Buffer<long long> starts(std::vector<long long>{0, 400}), ids(std::vector<long long>{6, 7}),
-        offsets(std::vector<long long>{0, 1, 2});
+    Buffer<long long> starts(2), ids(2), offsets(std::vector<long long>{0, 1, 2});
     op::Tables all = {starts.get(), 6, -1, op::Missing::zero, nullptr};
-    report.check<float>({2, 4}, "one id", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
-        return op::launch_one_id<long long>(all, rows.get(), ids.get(), out.get(), 2, 1, 16, cudaStream_t{}, first_wide_size);
-    });
     op::Bags bags = {{ids.get(), true}, {offsets.get(), true}, 2, 2, 1};
-    report.check<float>({2, 4}, "sum", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
-        return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
-                                      op::enough_threads);
-    });
-    report.check<float>({2, 4}, "sum", "lying row_offsets, plain", 0, {{"out", out, zeros}}, [&] {
-        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
-                                            cudaStream_t{});
-    });
+    for (bool behind : {true, false}) {
+        starts.write(behind ? std::vector<long long>{0, 400} : std::vector<long long>{-1, 5});
+        ids.write(behind ? std::vector<long long>{6, 7} : std::vector<long long>{0, 0});
+        report.check<float>({2, 4}, "one id", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
+            return op::launch_one_id<long long>(all, rows.get(), ids.get(), out.get(), 2, 1, 16, cudaStream_t{}, first_wide_size);
+        });
+        report.check<float>({2, 4}, "sum", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
+            return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
+                                          op::enough_threads);
+        });
+        report.check<float>({2, 4}, "sum", "lying row_offsets, plain", 0, {{"out", out, zeros}}, [&] {
+            return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
+                                                cudaStream_t{});
+        });
+    }
 }
 
 __global__ void check_a_bag(op::Bags bags, op::Bags::Bag bag, long long i, long long* told) {
@@ -355,16 +360,19 @@ void check_report_of_bags(testing::Report& report) {
 // What the kernel reports: a bad id, once, and how many there were.
 void check_report(testing::Report& report) {
     Buffer<float> rows(testing::random<float>(all_rows * 4, 1)), out(12);
-    Buffer<long long> starts(first), ids(std::vector<long long>{0, 0, 0, 5, 7, 0, 0, 0, 0}), told(report_size);
-    Expected expected;  // claims; feature, position, id; their digest and the kind; count
-    auto digest = 1 + report_b * 4 + report_c * 7;
-    expected.values = {1, 1, 4, 7, double(digest * 16 + op::bad_id), 0};
+    Buffer<long long> starts(first), ids(9), told(report_size);
     op::Tables all = {starts.get(), all_rows, -1, op::Missing::error, reinterpret_cast<unsigned long long*>(told.get())};
-    report.check<long long>({1, 6}, "", "report", 0, {{"report", told, expected}}, [&] {
-        told.write(std::vector<long long>(report_size));
-        return op::launch_one_id<long long>(all, rows.get(), ids.get(), out.get(), 6, features, 8, cudaStream_t{},
-                                            first_wide_size);
-    });
+    for (long long bad : {7, -1}) {  // -1 is no padding where there is none
+        ids.write({0, 0, 0, 5, bad, 0, 0, 0, 0});
+        Expected expected;  // claims; feature, position, id; their digest and the kind; count
+        auto word = (long long)((1 + report_b * 4 + report_c * bad) * 16 + op::bad_id);
+        expected.values = {1, 1, 4, double(bad), double(word), 0};
+        report.check<long long>({1, 6}, "", "report", 0, {{"report", told, expected}}, [&] {
+            told.write(std::vector<long long>(report_size));
+            return op::launch_one_id<long long>(all, rows.get(), ids.get(), out.get(), 6, features, 8, cudaStream_t{},
+                                                first_wide_size);
+        });
+    }
 }
 
 template <class T>

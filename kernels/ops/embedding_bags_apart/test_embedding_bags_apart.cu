@@ -40,7 +40,7 @@ struct Ids {
         for (int f = 0; f < features; ++f) {
             offsets[f] = {0};
             for (long long b = 0; b < batch; ++b) {
-                long long length = !ragged ? 1 : bits() % 16 ? bits() % 5 : 40;
+                long long length = !ragged ? 1 : bits() % 16 ? bits() % 5 : 40 + bits() % 4;
                 for (long long n = 0; n < length; ++n) {
                     bool good = bits() % 4;
                     ids[f].push_back(good ? (long long)(bits() % unsigned(heights[size_t(f)]))
