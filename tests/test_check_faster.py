@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -75,26 +75,30 @@ def test_an_overflow_is_found_where_triton_debugs(interpreter, monkeypatch):
         add_to_the_largest(1)
 
 
-def test_the_language_of_a_kernel(interpreter, monkeypatch):
+def test_the_language_is_patched_once_a_launch(interpreter):
+    """What was added meanwhile is there, as in Triton, and launches that overlap leave nothing behind."""
     tl = interpreter.tl
-
-    kernel = SimpleNamespace(__globals__={"tl": tl})
-
-    def patched():
-        """triton.language's functions and tensors' while a kernel runs, and what stands there afterwards."""
+    kernel = FunctionType((lambda: None).__code__, {"tl": tl})
+    load = tl.load
+    scope, called, other = (interpreter._patch_lang(kernel) for _ in range(3))
+    assert tl.load is not load
+    assert not called._changes
+    scope.restore()
+    other.restore()
+    assert tl.load is load
+    tl.twice = tl.core.builtin(lambda x, _semantic=None: 2 * x)
+    try:
         scope = interpreter._patch_lang(kernel)
-        places = {(owner, name) for owner, name, _ in scope._changes}
-        within = {place: vars(place[0])[place[1]] for place in places}
+        assert tl.load is not load
+        assert tl.twice(4) == 8
         scope.restore()
-        return within, {(owner, name): vars(owner).get(name) for owner, name in places}
+    finally:
+        del tl.twice
+    assert tl.load is load
 
-    patched()
-    first, second = patched(), patched()
-    assert first == second
-    assert all(first[0][place] is not first[1][place] for place in first[0])
-    assert (tl, "load") in first[0]
-    own = tl.core.builtin(lambda pointer, _semantic=None: pointer)
-    monkeypatch.setattr(tl, "load", own)
-    within, after = patched()
-    assert within[tl, "load"](7) == 7
-    assert after[tl, "load"] is own
+
+def test_a_shape_that_triton_refuses(interpreter):
+    core = interpreter.tl.core
+    core.block_type(core.float32, [4, 4])
+    with pytest.raises(AssertionError):
+        core.block_type(core.float32, (4, 4))

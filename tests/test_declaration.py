@@ -57,6 +57,19 @@ def test_a_schema_has_no_type_where_it_means_nothing(text, part):
         signature.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ("x [N]: floating; bais [N]: x", "op: shapes says what bais must be, which the schema does not have"),
+        ("x [N]: floating; w [N]: x", "op: shapes gives a shape to w, a list of tensors: use check="),
+    ],
+)
+def test_shapes_of_what_has_none_are_refused(shapes, message):
+    arguments, returns = signature.parse("(Tensor x, Tensor[] w) -> Tensor out")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        signature.Signature("op", arguments, returns, shapes)
+
+
 def test_a_schema_is_parsed():
     text = "(Tensor x, Tensor? y, Tensor(a!) z, Number n, str mode) -> (Tensor out, Report r)"
     arguments, returns = signature.parse(text)

@@ -1,8 +1,8 @@
 """What Triton's interpreter computes anew for every operation and comes out the same, once: half of its time.
 
-A type's shape as Triton's own tuples, the NumPy dtype of a type, the functions that triton.language gets while a kernel
-runs: each is computed by Triton's own code the first time, and taken from there afterwards. What would be computed for
-nobody is not computed. Written for triton 3.6 and 3.7.
+A type's shape as Triton's own tuples and the NumPy dtype of a type are computed by Triton's own code the first time,
+and taken from there afterwards. triton.language is patched once a launch, and not for each function that a kernel calls
+too. What would be computed for nobody is not computed. Written for triton 3.6 and 3.7.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _of_blocks(core, init):
 
     @functools.wraps(init)
     def new_init(self, element_ty, shape):
-        key = str(element_ty), _integers(core, shape)
+        key = str(element_ty), None if type(shape) is tuple else _integers(core, shape)  # which Triton refuses
         if key not in known:
             init(self, element_ty, shape)
             if key[1] is not None and vars(self).keys() == OF_A_BLOCK:
@@ -93,27 +93,28 @@ def _of_numpy(core, numpy_dtype):
 
 
 def _of_language(interpreter, patch):
-    """The patch of the language is the same for all kernels that see the same modules. It is made anew where something
-    else than before stands in its place."""
-    known = {}
+    """A function that a kernel calls finds the language patched by the kernel's launch, which undoes it at its end."""
+    patched = []  # the modules, while a kernel runs
 
-    def now(owner, name: str):
-        return vars(owner).get(name, interpreter._MISSING)
+    @functools.cache
+    def language_of(function):
+        modules = (interpreter.tl, interpreter.tl.core)
+        return [module for module in modules if any(value is module for value in function.__globals__.values())]
 
     @functools.wraps(patch)
     def new_patch(function):
-        seen = {id(value) for value in function.__globals__.values()}
-        key = tuple(id(module) in seen for module in (interpreter.tl, interpreter.tl.core))
-        changes = known.get(key, {})
-        if not changes or any(now(*place) is not old for place, (old, _) in changes.items()):
-            scope = patch(function)
-            firsts = {(owner, name): old for owner, name, old in reversed(scope._changes)}
-            known[key] = {place: (old, now(*place)) for place, old in firsts.items()}
-            return scope
-        scope = interpreter._LangPatchScope()
-        for (owner, name), (old, new) in changes.items():
-            scope._changes.append((owner, name, old))
-            setattr(owner, name, new)
+        language = language_of(function)
+        if language and all(module in patched for module in language):
+            return interpreter._LangPatchScope()
+        scope = patch(function)
+        restore = scope.restore
+
+        def new_restore():
+            patched.clear()
+            restore()
+
+        scope.restore = new_restore
+        patched.extend(language)
         return scope
 
     return new_patch

@@ -9,7 +9,6 @@ pointer's or a descriptor's lanes must lie in the tensor that it was made of. Wr
 
 from __future__ import annotations
 
-import functools
 import linecache
 import math
 import os
@@ -259,8 +258,7 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
     """A launch tells the watch its arguments and its grid, and runs the grid in the order that is asked for."""
     builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
     arguments, grid, program = executor._init_args_hst, builder.set_grid_dim, builder.set_grid_idx
-    launch, patch = executor.__call__, interpreter._patch_lang
-    patched = []  # triton.language modules whose functions are the interpreter's, while a kernel runs
+    launch = executor.__call__
 
     def watched_arguments(self, positional, named):
         on_host, named_on_host = arguments(self, positional, named)
@@ -278,28 +276,11 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
 
     def watched_launch(self, *positional, **named):
         with INTERPRETING:
-            try:
-                return launch(self, *positional, **named)
-            finally:
-                patched.clear()
-
-    @functools.cache
-    def language_of(function):
-        modules = (interpreter.tl, interpreter.tl.core)
-        return [module for module in modules if any(v is module for v in function.__globals__.values())]
-
-    # The interpreter patches triton.language again for every call of one @jit function by another: 40 % of its time.
-    def patch_once(function):
-        language = language_of(function)
-        if language and all(module in patched for module in language):
-            return interpreter._LangPatchScope()
-        patched.extend(language)
-        return patch(function)
+            return launch(self, *positional, **named)
 
     return {
         (executor, "_init_args_hst"): watched_arguments,
         (builder, "set_grid_dim"): watched_grid,
         (builder, "set_grid_idx"): ordered_program,
         (executor, "__call__"): watched_launch,
-        (interpreter, "_patch_lang"): patch_once,
     }

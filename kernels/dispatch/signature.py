@@ -193,7 +193,13 @@ class Signature:
     ) -> None:
         self.name, self._hints, self._check = name, hints or {}, check
         types = {argument.name: argument.type for argument in arguments}
-        self._declared = [replace(a, type=types[a.name]) for a in parse_shapes(shapes)] if shapes else []
+        self._declared = []
+        for argument in parse_shapes(shapes) if shapes else ():
+            if argument.name not in types:
+                raise ValueError(f"{name}: shapes says what {argument.name} must be, which the schema does not have")
+            if argument.shapes and types[argument.name].endswith("[]"):
+                raise ValueError(f"{name}: shapes gives a shape to {argument.name}, a list of tensors: use check=")
+            self._declared.append(replace(argument, type=types[argument.name]))
         declared = {argument.name: argument for argument in self._declared}  # in the order of `shapes`
         self.arguments = [declared.get(argument.name, argument) for argument in arguments]
         self.names = [*types]
