@@ -85,7 +85,9 @@ void check(testing::Report& report, const Shape& shape, Ids kind, bool in_bags, 
     };
     std::vector<Kind> kinds = {{false, -1}, {true, -1}};
     if (kind == Ids::hostile) kinds = {{false, 2}, {true, 0}, {false, -1}};
-    for (auto [narrow, padding] : kinds) {
+    for (const Kind& of_ids : kinds) {
+        const bool narrow = of_ids.narrow;
+        const long long padding = of_ids.padding;
         Case c(shape, kind, in_bags, narrow, rows, padding);
         long long count = (long long)c.ids.size();
         Buffer<long long> row_offsets(c.row_offsets), wide_ids(c.ids), offsets(c.offsets);
