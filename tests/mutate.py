@@ -18,8 +18,9 @@ is built alone, and counted so. What compiles neither way, or on a GPU alone, is
 Of Triton each mutant meets the op's Python tests in the interpreter. One that Triton itself turns down, for shapes that
 do not go together, is not counted, and another is drawn.
 
-Before that each of these runs must pass as number 0, which is no mutant. A mutant that number 0 does not come to cannot
-be killed; one that takes many times as long is killed, by a time limit.
+Before that each of these runs must pass as number 0, which is no mutant. A mutant that number 0 does not come to, and a
+comparison that then always gives the same, cannot be killed. One that takes many times as long is killed, by a time
+limit.
 
 Printed: where, what, and what killed it, or ALIVE: a hole in the tests, or a change that they cannot see, of speed say,
 which only a reader can tell. The same seed draws the same mutants from the same sources.
@@ -71,7 +72,7 @@ class Result:
     def text(self) -> str:
         old, new = self.mutant.lines
         end = f"killed by {self.by}: {self.said}" if self.by else "ALIVE"
-        end += "" if self.by or self.reached or self.alone else ", no test comes to it"
+        end += "" if self.by or self.reached or self.alone else ", no test comes to where it differs"
         end = f"NOT BUILT: {self.does_not_build[:300]}" if self.does_not_build else end
         place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}, {self.mutant.kind}"
         return f"{place}{', built alone' * self.alone}\n    {old}\n    {new}\n    {end}"

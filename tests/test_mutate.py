@@ -97,6 +97,24 @@ def test_a_switch_is_the_mutant_built_alone(tmp_path, drawn, kinds):
     assert switched.count("\n") == EXPRESSIONS.count("\n")
 
 
+@pytest.mark.parametrize(("a", "reached"), [(0, []), (4, [2]), (5, [1])])
+def test_a_bound_is_reached_where_it_differs(tmp_path, a, reached):
+    """a < b with b = 5: mutant 1 is a < b + 1, mutant 2 is a < b - 1."""
+    program = f"""
+        #include "mutants.h"
+        int main() {{
+            int a = {a}, b = 4;
+            return a < mutants::Bound<1, 1>() + mutants::Bound<2, -1>() + b + 1 ? 0 : 1;
+        }}
+    """
+    (tmp_path / "text.cpp").write_text(program)
+    subprocess.run(["g++", "-std=c++20", f"-I{TESTS}", tmp_path / "text.cpp", "-o", tmp_path / "program"], check=True)
+    file = tmp_path / "reached"
+    file.write_bytes(b"")
+    subprocess.run([tmp_path / "program"], env={"MUTANTS_REACHED": str(file)}, check=False)
+    assert list(memoryview(file.read_bytes()).cast("i")) == reached
+
+
 def test_comments_are_not_drawn(tmp_path):
     path = tmp_path / "kernel.cuh"
     path.write_text('// 1 < 2\n#define FOUR 4\n/* 3 */ const char* text = "5 < 6 // 7";  // 8\nint a = 9;\n')
@@ -220,7 +238,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
         assert of(8, loop.format(*steps))[1].startswith("killed by test_toy.cu (asan): ")
     for new in ("a > 6", "a > 4", "a >= 5"):
         assert of(1, f"inline int unused(int a) {{ return {new}; }}") == (
-            "comparison" if "=" in new else "constant", "ALIVE, no test comes to it")
+            "comparison" if "=" in new else "constant", "ALIVE, no test comes to where it differs")
     assert not results
     assert printed.splitlines()[-1] == (
         "12 mutants: 9 killed (8 by asan, 1 by time limits), 3 alive (3 that no test comes to); 2 built alone"
@@ -232,7 +250,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     printed = capsys.readouterr().out
     print(printed)
     assert len(re.findall(r"kernel.cuh:8, bound\n.*\n.*\n    killed by test_toy.cu", printed)) == 2
-    assert len(re.findall(r"unused.cuh:1, bound\n.*\n.*\n    ALIVE, no test comes to it", printed)) == 2
+    assert len(re.findall(r"unused.cuh:1, bound\n.*\n.*\n    ALIVE, no test comes to where it differs", printed)) == 2
     assert printed.splitlines()[-1].startswith("4 mutants: 2 killed (2 by asan), 2 alive ")
 
 

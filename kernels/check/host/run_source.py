@@ -51,8 +51,9 @@ def _library(source: Source, extra: tuple[str, ...]) -> ctypes.CDLL:
         header = BUILD / f"headers-{_key(headers, extra)}.h"
         compiled = header.with_suffix(".h.gch")
         if not compiled.exists():
+            BUILD.mkdir(parents=True, exist_ok=True)
+            header.write_text(headers)  # first: another process takes it once `compiled` is there
             _compile(source.name, headers, (*extra, "-x", "c++-header"), compiled)
-            header.write_text(headers)  # where the compiled one is of another compiler
         _compile(source.name, text, (*extra, "-include", str(header)), library)
     dll = ctypes.CDLL(str(library))
     dll.launch.restype = ctypes.c_char_p
