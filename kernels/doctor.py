@@ -152,7 +152,7 @@ def checks(
             "nvcc",
             nvcc,
             bool(nvcc),
-            "the CUDA kernels on a GPU (the Triton kernels do without)",
+            "the CMake tests on a GPU, sorting in CUDA (all other kernels do without)",
             "developer.nvidia.com/cuda-downloads (cuda-toolkit; Debian: nvidia-cuda-toolkit)",
         ),
     ]

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import machine
+from . import machine, nvrtc_library
 
 if TYPE_CHECKING:
     import torch
@@ -112,14 +112,16 @@ def triton_mode() -> str:
 
 
 def why_not(backend: str, device_type: str) -> str:
-    """Why this machine's `backend` does not run tensors of a 'cpu' or 'cuda' device, and what to do; '' if it does."""
+    """Why this machine's `backend` does not run tensors of a 'cpu' or 'cuda' device, and what to do; '' if it does.
+
+    backend: also "nvrtc", what is CUDA source alone, and "nvcc", what that must compile.
+    """
     if backend == "triton":
         return _why_not_triton(device_type)
     if backend == "cpp":
         return _why_not_cpp(device_type)
-    if backend == "gpu":  # any, for what takes no toolkit
-        return _why_no_gpu() or _why_not_of_gpu(device_type)
-    return _why_not_cuda(device_type) if backend == "cuda" else ""
+    missing = {"cuda": _why_no_nvrtc_or_compiler, "nvrtc": _why_no_nvrtc, "nvcc": _why_no_toolkit}.get(backend)
+    return (_why_no_gpu() or missing() or _why_not_of_gpu(device_type)) if missing else ""
 
 
 def _by_pip(package: str) -> str:
@@ -140,9 +142,9 @@ def _why_no_ninja() -> str:
 def why_no_build(device_type: str) -> str:
     """Why what runs tensors of a 'cpu' or 'cuda' device cannot be built here, and what to do; '' if it can.
 
-    As `why_not` says it of "cpp" and "cuda", and the programs are asked whether they run, which takes a process each.
+    As `why_not` says it of "cpp" and "nvcc", and the programs are asked whether they run, which takes a process each.
     """
-    backend = "cpp" if device_type == "cpu" else "cuda"
+    backend = "cpp" if device_type == "cpu" else "nvcc"
     if missing := why_not(backend, device_type) or machine.why_no_compiler(path_with_python()):
         return missing
     ninja = shutil.which("ninja", path=path_with_python())
@@ -194,10 +196,6 @@ def _why_not_triton(device_type: str) -> str:
     return ""
 
 
-def _why_not_cuda(device_type: str) -> str:
-    return _why_no_gpu() or _why_no_toolkit() or _why_not_of_gpu(device_type)
-
-
 def _why_not_of_gpu(device_type: str) -> str:
     return "" if device_type == "cuda" else "it runs CUDA tensors: move the tensors to the GPU with .cuda()"
 
@@ -217,6 +215,14 @@ def _why_no_gpu() -> str:
     if device().type != "cuda":
         return "this torch cannot use the GPU: update the driver, or install a build for its architecture (pytorch.org)"
     return ""
+
+
+def _why_no_nvrtc() -> str:
+    return nvrtc_library.why_not(nvcc())
+
+
+def _why_no_nvrtc_or_compiler() -> str:
+    return _why_no_nvrtc() or _why_no_ninja() or machine.compiler(path_with_python())[1]
 
 
 def _why_no_toolkit() -> str:
@@ -242,7 +248,7 @@ def backends(on: torch.device | str | None = None) -> dict[str, str]:
 
     device_type = torch.device(on or device()).type
     if device_type == "cuda" and device().type != "cuda":  # then nothing runs them; the CUDA backend knows why
-        return dict.fromkeys(BACKENDS, _why_not_cuda(device_type))
+        return dict.fromkeys(BACKENDS, why_not("cuda", device_type))
     return {backend: why_not(backend, device_type) for backend in BACKENDS}
 
 

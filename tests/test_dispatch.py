@@ -435,7 +435,7 @@ def library(tmp_path_factory):
 
 def early_op(name: str):
     op = Op(name, "(Tensor x, Tensor bias) -> Tensor out", eager=None,
-            outputs={"out": like("x")}, package="toy_ops.pdl")
+            outputs={"out": like("x")}, by_nvcc=True, package="toy_ops.pdl")
     op.loader.declare("triton", "cpu", "")
     return op.overload("triton")
 

@@ -20,7 +20,7 @@ from kernels import runtime
 from kernels.dispatch import allocation, build, core, ops
 
 ROOT = Path(__file__).resolve().parent.parent
-WHY_NOT_CUDA = runtime.backends("cuda")["cuda"] if runtime.device().type == "cuda" else "no CUDA device"
+WHY_NOT_NVCC = runtime.why_not("nvcc", "cuda") if runtime.device().type == "cuda" else "no CUDA device"
 HEADER = "#define FACTOR 3\n"
 SOURCE = '#include "factor.h"\nextern "C" int scaled(int x) { return x * FACTOR; }\n'
 # Loads the library in a process of its own; prints what its function makes of 5.
@@ -38,7 +38,7 @@ import ctypes, sys
 from pathlib import Path
 from kernels.dispatch import build, core
 name, build.EXTENSIONS = sys.argv[1], Path(sys.argv[2]) / "cache"
-print(hasattr(ctypes.CDLL(core.load_op(name)), "fused_op"))
+print(hasattr(ctypes.CDLL(core.load_op(name, by_nvcc=True)), "fused_op"))
 """
 
 
@@ -212,7 +212,7 @@ def test_an_interrupted_build_leaves_no_compiler_running(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(WHY_NOT_CUDA), reason=WHY_NOT_CUDA)
+@pytest.mark.skipif(bool(WHY_NOT_NVCC), reason=WHY_NOT_NVCC)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_cuda_build_that_was_ended_does_not_block_the_next(tmp_path, how):
     op = ops()[0]
@@ -348,7 +348,7 @@ def test_two_threads_build_once(tmp_path, built):
 # ------------------------------------------------------------------------------------------------- the core and the ops
 
 
-def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
+def test_load_op_by_nvcc_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     recorded = {}
 
     def load_inline(name, **arguments):
@@ -365,10 +365,10 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     folder = tmp_path / "ops" / "some_op"
     folder.mkdir(parents=True)
     (folder / "cuda.cu").write_text('#include "kernel.cuh"\n')
-    assert not core.op_is_built("some_op")
-    library = core.load_op("some_op")
+    assert not core.op_is_built("some_op", by_nvcc=True)
+    library = core.load_op("some_op", by_nvcc=True)
     assert library.parent == tmp_path / "cache"
-    assert core.op_is_built("some_op")
+    assert core.op_is_built("some_op", by_nvcc=True)
     assert recorded["name"] == "some_op"
     assert recorded["cuda_sources"] == '#include "kernel.cuh"\n'
     assert recorded["extra_include_paths"] == [str(folder), str(tmp_path)]
@@ -376,7 +376,7 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     assert recorded["architectures"] == "8.0;9.0"
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "7.5"
     capabilities[:] = [(8, 0)]
-    assert not core.op_is_built("some_op")
+    assert not core.op_is_built("some_op", by_nvcc=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels import nvrtc_library, runtime
 from kernels.dispatch import cubin_files, nvrtc
 from kernels.dispatch.cuda_source import Source
 
@@ -114,26 +115,30 @@ def test_an_error_carries_the_compilers_log(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def library():
+    return nvrtc_library.library(runtime.nvcc())
+
+
 @pytest.fixture
 def looked_for_again():
-    nvrtc.library.cache_clear()
+    nvrtc_library.library.cache_clear()
     yield
-    nvrtc.library.cache_clear()
+    nvrtc_library.library.cache_clear()
 
 
 @needs_nvrtc
 def test_another_version_than_torchs_is_refused(monkeypatch, looked_for_again):
-    here = nvrtc.version_of(nvrtc.library())
-    nvrtc.library.cache_clear()
+    here = nvrtc_library.version_of(library())
+    nvrtc_library.library.cache_clear()
     monkeypatch.setattr(torch.version, "cuda", f"{here}9.1")
     with pytest.raises(RuntimeError, match=f"torch is built for CUDA {here}9, and .* is of CUDA {here}: pip install"):
-        nvrtc.library()
+        library()
     monkeypatch.setattr(torch.version, "cuda", here)
-    assert nvrtc.version_of(nvrtc.library()) == here == nvrtc.version()
+    assert nvrtc_library.version_of(library()) == here == nvrtc.version()
 
 
 def test_where_there_is_none_it_says_how_to_get_it(monkeypatch, looked_for_again):
-    monkeypatch.setattr(nvrtc, "places", lambda: iter(["libnvrtc.so.nowhere"]))
+    monkeypatch.setattr(nvrtc_library, "places", lambda _: iter(["libnvrtc.so.nowhere"]))
     for cuda, package in ((None, "nvidia-cuda-nvrtc"), ("13.0", "nvidia-cuda-nvrtc==13.0.*"),
                           ("12.8", "nvidia-cuda-nvrtc-cu12==12.8.*")):
         monkeypatch.setattr(torch.version, "cuda", cuda)
@@ -142,8 +147,8 @@ def test_where_there_is_none_it_says_how_to_get_it(monkeypatch, looked_for_again
 
 @needs_nvrtc
 def test_a_full_cache_needs_no_nvrtc_where_torch_says_its_version(tmp_path, monkeypatch, looked_for_again):
-    monkeypatch.setattr(torch.version, "cuda", nvrtc.version_of(nvrtc.library()))
+    monkeypatch.setattr(torch.version, "cuda", nvrtc_library.version_of(library()))
     nvrtc.compiled(SCALE, tmp_path)
-    nvrtc.library.cache_clear()
-    monkeypatch.setattr(nvrtc, "places", lambda: iter(()))
+    nvrtc_library.library.cache_clear()
+    monkeypatch.setattr(nvrtc_library, "places", lambda _: iter(()))
     assert nvrtc.compiled(SCALE, tmp_path).name == "scale"

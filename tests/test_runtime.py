@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from kernels import doctor, runtime
+from kernels import doctor, nvrtc_library, runtime
 from kernels.check import fresh
 
 
@@ -36,25 +36,37 @@ def test_the_cuda_backend_says_what_is_missing(monkeypatch, tmp_path):
     assert "update the driver" in runtime.why_not("cuda", "cuda")
     monkeypatch.setattr(runtime, "device", lambda: torch.device("cuda"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))  # torch looks nowhere else then
-    assert "nvcc is missing" in runtime.why_not("cuda", "cuda")
+    monkeypatch.setattr(nvrtc_library, "library", no_nvrtc)
+    assert runtime.why_not("cuda", "cuda") == runtime.why_not("nvrtc", "cuda") == "NVRTC is missing: pip install it"
+    assert "nvcc is missing" in runtime.why_not("nvcc", "cuda")
     of_another = executable(tmp_path / "bin" / "nvcc", "echo Cuda compilation tools, release 12.4, V12.4.131")
     assert runtime.nvcc() == of_another
-    assert f"{of_another} is of CUDA 12.4: install the toolkit of CUDA 13.0" in runtime.why_not("cuda", "cuda")
+    assert f"{of_another} is of CUDA 12.4: install the toolkit of CUDA 13.0" in runtime.why_not("nvcc", "cuda")
+    monkeypatch.setattr(nvrtc_library, "library", lambda _: None)
+    assert runtime.why_not("nvrtc", "cuda") == ""
     executable(tmp_path / "bin" / "nvcc", "echo Cuda compilation tools, release 13.2, V13.2.1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    assert "ninja is missing" in runtime.why_not("cuda", "cuda")
-    executable(tmp_path / "venv" / "ninja", "")
-    assert "the C++ compiler g++ is missing: apt install g++, or set CXX" in runtime.why_not("cuda", "cuda")
-    executable(tmp_path / "venv" / "g++", "")
+    for backend in ("cuda", "nvcc"):
+        (tmp_path / "venv" / "g++").unlink(missing_ok=True)
+        (tmp_path / "venv" / "ninja").unlink(missing_ok=True)
+        assert "ninja is missing" in runtime.why_not(backend, "cuda")
+        executable(tmp_path / "venv" / "ninja", "")
+        assert "the C++ compiler g++ is missing: apt install g++, or set CXX" in runtime.why_not(backend, "cuda")
+        executable(tmp_path / "venv" / "g++", "")
+        assert runtime.why_not(backend, "cuda") == ""
+        assert ".cuda()" in runtime.why_not(backend, "cpu")
     monkeypatch.setenv("CC", "ccache gcc")
-    assert "ccache is missing (CC is 'ccache gcc'): set CC to one that is there" in runtime.why_not("cuda", "cuda")
-    monkeypatch.delenv("CC")
     assert runtime.why_not("cuda", "cuda") == ""
-    assert ".cuda()" in runtime.why_not("cuda", "cpu")
+    assert "ccache is missing (CC is 'ccache gcc'): set CC to one that is there" in runtime.why_not("nvcc", "cuda")
+
+
+def no_nvrtc(nvcc):
+    raise RuntimeError("NVRTC is missing: pip install it")
 
 
 def test_an_installed_package_names_no_file_of_the_repository(monkeypatch, tmp_path):
+    monkeypatch.setattr(nvrtc_library, "library", lambda _: None)
     monkeypatch.setattr(runtime, "has_nvidia_driver", lambda: True)
     monkeypatch.setattr(runtime, "triton_mode", lambda: "missing")
     monkeypatch.setattr(runtime, "nvcc", lambda: executable(tmp_path / "nvcc", "echo release 13.0, V13.0.88"))

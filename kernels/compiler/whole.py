@@ -17,8 +17,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, fx
 
+from .. import runtime
 from ..device.launch import architecture, shared_memory
-from ..dispatch import nvrtc
 from ..ops.dlrm.cuda_launch import design_of, shape_of
 from ..ops.dlrm.op import dlrm_forward
 from ..ops.dlrm.tile import TYPES
@@ -206,5 +206,5 @@ def check(
             raise Miss("there are not as many bags as rows of the dense features", node)
     if any(value(node).device != value(dense).device for node in (*tables, *indices, *offsets)):
         raise Miss("the tables and ids lie on several devices", dense)
-    if value(dense).device.type == "cuda" and (reason := nvrtc.why_not_run("cuda")):
+    if value(dense).device.type == "cuda" and (reason := runtime.why_not("nvrtc", "cuda")):
         raise Miss(f"its kernel does not run here: {reason}", dense)

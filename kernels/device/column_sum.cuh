@@ -17,7 +17,7 @@ constexpr long long chunk_elements = 1 << 14;  // of a chunk, if that makes neit
 struct RowChunks {
     long long count, rows;  // chunks, and rows in each but the last
 
-    __host__ RowChunks(long long total_rows, long long columns, long long elements = chunk_elements) {
+    RowChunks(long long total_rows, long long columns, long long elements = chunk_elements) {
         count = total_rows * columns / elements;
         if (count > total_rows / 16) count = total_rows / 16;
         if (count > 512) count = 512;
@@ -91,7 +91,7 @@ struct Tiling {
     int lanes;
     dim3 grid;
 
-    __host__ Tiling(long long rows, long long columns, int width, long long elements = chunk_elements)
+    Tiling(long long rows, long long columns, int width, long long elements = chunk_elements)
         : chunks(rows, columns, elements), lanes(1) {
         while (lanes < tile_lanes && (long long)lanes * width < columns) lanes *= 2;
         long long tiles = (columns + (long long)lanes * width - 1) / ((long long)lanes * width);

@@ -318,6 +318,7 @@ class Compute : public c10::OperatorKernel {
             std::vector<at::Tensor> made;
             at::Device device;
         } owner{{}, device};
+        driver::ensure_context(device);
         fused::Context context{driver::current_stream(device), &owner, [](void* given, uint64_t bytes) {
                                    auto& owner = *static_cast<Owner*>(given);
                                    owner.made.push_back(plan::allocate({int64_t(bytes)}, at::kByte, owner.device));

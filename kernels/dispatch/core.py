@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..runtime import KERNELS
-from . import allocation, build
+from . import allocation, build, host_side
 from .build import load_library
 
 CUDA_FLAGS = ("-O3",)
@@ -57,14 +57,18 @@ def core_is_loaded() -> bool:
     return bool(_core)
 
 
-def load_op(op: str) -> Path:
-    """The library of kernels/ops/<op>/cuda.cu, for every GPU of this machine."""
-    return load_library(_name(op), **_build_of(op))
+def load_op(op: str, *, by_nvcc: bool = False) -> Path:
+    """The library of kernels/ops/<op>/cuda.cu: by g++, and its kernels by NVRTC at their first launches; or by nvcc
+    with all its kernels, for every GPU of this machine."""
+    library = load_library(_name(op), **_build_of(op, by_nvcc))
+    if not by_nvcc:
+        host_side.compile_kernels_of(library, _cuda(op))
+    return library
 
 
-def op_is_built(op: str) -> bool:
+def op_is_built(op: str, *, by_nvcc: bool = False) -> bool:
     """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
-    return build.library_path(_name(op), **_build_of(op)).exists()
+    return build.library_path(_name(op), **_build_of(op, by_nvcc)).exists()
 
 
 def _name(op: str) -> str:
@@ -72,10 +76,19 @@ def _name(op: str) -> str:
     return Path(op).name
 
 
-def _build_of(op: str) -> dict:
+def _cuda(op: str) -> Path:
+    return KERNELS / "ops" / op / "cuda.cu"
+
+
+def _build_of(op: str, by_nvcc: bool) -> dict:
+    if not by_nvcc:
+        source, root = host_side.copied(_cuda(op))
+        include, flags = (source.parent, root, host_side.HEADERS, KERNELS), host_side.FLAGS
+        about = {"cache": build.EXTENSIONS, "include": include, "flags": flags, "environment": {}, "as_cpp": True}
+        return {"source": source, **about}
     capabilities = {torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())}
     architectures = ";".join(f"{major}.{minor}" for major, minor in sorted(capabilities))
-    source = KERNELS / "ops" / op / "cuda.cu"
+    source = _cuda(op)
     return {
         "source": source,
         "cache": build.EXTENSIONS,
@@ -87,7 +100,7 @@ def _build_of(op: str) -> dict:
 
 def load_op_for_host(op: str) -> Path:
     """The same by g++ over check/host/cuda_on_host.h: the library then runs CPU tensors. Slow; for tests."""
-    source = KERNELS / "ops" / op / "cuda.cu"
+    source = _cuda(op)
     flags = ("-std=c++20", "-O1", "-Wno-unknown-pragmas")
     include = (source.parent, KERNELS)
     return load_library(f"{_name(op)}_host", source, cache=build.EXTENSIONS, include=include, flags=flags, as_cpp=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 
 import torch
 
 from .. import runtime
-from . import core, nvrtc
+from . import core
 from .declaration import Declaration
 
 _loading = threading.RLock()
@@ -32,8 +31,10 @@ class Loader:
                 return
         elif device_type == "meta" or self._runs.get((backend, device_type)):  # on meta nothing runs
             return
-        why_not = nvrtc.why_not_run if self._generates(backend) else functools.partial(runtime.why_not, backend)
-        if reason := why_not(device_type):
+        what = backend
+        if backend == "cuda" and (self._op.generates or self._op.by_nvcc):
+            what = "nvrtc" if self._op.generates else "nvcc"
+        if reason := runtime.why_not(what, device_type):
             raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
 
     def load(self, backend: str, device_type: str) -> bool:
@@ -67,10 +68,10 @@ class Loader:
             core.load_core()
             self.declare(backend, device_type, "")
         elif backend == "cuda":
-            if not core.op_is_built(self._op.folder):
+            if not core.op_is_built(self._op.folder, by_nvcc=self._op.by_nvcc):
                 self.require(backend, device_type)
             core.load_core()
-            self.declare(backend, device_type, str(core.load_op(self._op.folder)))
+            self.declare(backend, device_type, str(core.load_op(self._op.folder, by_nvcc=self._op.by_nvcc)))
         else:
             try:
                 core.load_core()

@@ -1,9 +1,9 @@
-"""CUDA source that is written at run time → cubin, by NVRTC: no nvcc and no compiler of the machine's.
+"""CUDA source → cubin, by NVRTC: no nvcc and no compiler of the machine's. A Kernel's source is written at run time; an
+OpKernel's is the op's kernel.cuh, of whose templates it is an instance.
 
-NVRTC is a library that comes with a torch for CUDA (pip's nvidia-cuda-nvrtc), or else with the toolkit. It is called
-through ctypes, and only where the cache (cubin_files.py) has no such cubin. Its key is all that the cubin hangs on: the
-source with the headers that it includes, the architecture, the version, the options. An entry that is damaged is
-compiled again.
+NVRTC (nvrtc_library.py) is called through ctypes, and only where the cache (cubin_files.py) has no such cubin. Its key
+is all that the cubin hangs on: the source with the headers that it includes, the architecture, the version, the
+options. An entry that is damaged is compiled again.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from .. import runtime
+from .. import nvrtc_library, runtime
+from ..runtime import KERNELS
 from . import cubin_files
 from .cubin_files import CUBINS, EARLY, PLAIN, Compiled, Damaged
-from .cuda_source import Source, headers_of
+from .cuda_source import INCLUDE, Source, headers_of
+from .included_files import included_files
 
 FORMAT = 1  # of the key
 # The headers' functions that are not marked are for the host elsewhere, and constexpr ones among them for both.
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
-# Without a CUDA build of torch any of these will do: what it compiles is looked at, and not run.
-MAJORS = ("13", "12")
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,23 @@ class Kernel:
         return f"{self.source.name} for sm_{self.arch}"
 
 
+@dataclass(frozen=True)
+class OpKernel:
+    """A kernel of an op's cuda.cu, for an architecture.
+
+    expression: its name in C++, "add_relu::forward_kernel<float, 1, unsigned int>"; symbol: the same as compilers name
+    it, by which the cubin has it.
+    """
+
+    file: Path
+    expression: str
+    symbol: str
+    arch: int
+
+    def __str__(self) -> str:
+        return f"{self.expression} for sm_{self.arch}"
+
+
 def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
     """The kernel's cubin, from the cache or compiled into it.
 
@@ -50,110 +65,111 @@ def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
     """
     source = kernel.source
     headers = headers_of(source.text)
-    depends = (FORMAT, kernel, headers, version(), OPTIONS)
-    key = hashlib.sha256(repr(depends).encode()).hexdigest()
-    stem = (cache or CUBINS) / f"{source.name}-{key[:20]}"
-    if cubin_files.description_of(stem).is_file():
-        with suppress(Damaged):
-            return cubin_files.read(stem, kernel.arch)
-    image = compile_to_cubin(kernel, headers)
-    cubin_files.write(
-        stem, image, kernel.arch, {"nvrtc": version(), "source": source.text}, name=source.name,
-        threads=source.threads, shared=source.shared, parameters=1,
+    return _cached(
+        source.name, (kernel, headers), kernel.arch, lambda: compile_to_cubin(kernel, headers), cache,
+        {"source": source.text}, name=source.name, threads=source.threads, shared=source.shared, parameters=1,
         kind=EARLY if source.waits and kernel.arch >= 90 else PLAIN,
     )
-    return cubin_files.read(stem, kernel.arch)
+
+
+def compiled_of_op(kernel: OpKernel, cache: Path | None = None) -> Compiled:
+    """The same of an op's kernel. Who launches it knows its threads, its shared memory and its parameters."""
+    depends = (kernel.expression, kernel.symbol, kernel.arch, _text_of(kernel.file))
+    return _cached(
+        re.match(r"(?:\w+::)*(\w+)", kernel.expression)[1], depends, kernel.arch, lambda: _compile_op_kernel(kernel),
+        cache, {"kernel": kernel.expression}, name=kernel.symbol, threads=0, shared=0, parameters=0, kind=PLAIN,
+    )
+
+
+def _cached(
+    stem: str, depends: tuple, arch: int, compile_it: Callable[[], bytes], cache: Path | None, about: dict[str, str],
+    **launch,
+) -> Compiled:
+    key = hashlib.sha256(repr((FORMAT, *depends, version(), OPTIONS)).encode()).hexdigest()
+    path = (cache or CUBINS) / f"{stem}-{key[:20]}"
+    if cubin_files.description_of(path).is_file():
+        with suppress(Damaged):
+            return cubin_files.read(path, arch)
+    cubin_files.write(path, compile_it(), arch, {"nvrtc": version(), **about}, **launch)
+    return cubin_files.read(path, arch)
 
 
 def why_not() -> str:
     """Why NVRTC is not here and how to get it; '' if it is."""
-    try:
-        library()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def why_not_run(device_type: str) -> str:
-    """Why what it compiles does not run for tensors on such devices here; '' if it does."""
-    return runtime.why_not("gpu", device_type) or why_not()
+    return nvrtc_library.why_not(runtime.nvcc())
 
 
 def version() -> str:
     """NVRTC's, "13.0". It is the CUDA version that torch is built for, so that a full cache needs no NVRTC."""
-    return wanted() or version_of(library())
-
-
-def wanted() -> str:
-    """The version that torch is built for; "" of a CPU build. The driver that runs torch loads cubins of that one; a
-    newer one's it may refuse."""
-    return ".".join((torch.version.cuda or "").split(".")[:2])
-
-
-@functools.cache
-def library() -> ctypes.CDLL:
-    """NVRTC, loaded. Raises RuntimeError: there is none, or none of torch's version."""
-    release, others = wanted(), []
-    for file in places():
-        with suppress(OSError):
-            candidate = ctypes.CDLL(file)
-            if release in ("", version_of(candidate)):
-                return candidate
-            others.append(f"{file} is of CUDA {version_of(candidate)}")
-    major = release.split(".")[0]
-    package = "nvidia-cuda-nvrtc" + (f"-cu{major}" if major == "12" else "") + (f"=={release}.*" if release else "")
-    what = f"torch is built for CUDA {release}, and {'; '.join(others)}" if others else "NVRTC is missing"
-    raise RuntimeError(f"{what}: pip install '{package}'")
-
-
-def places() -> Iterator[str]:
-    """Where NVRTC may be, in the order in which torch looks: pip's package, torch's own folder, the toolkit, the
-    loader's path."""
-    for major in (wanted().split(".")[0],) if wanted() else MAJORS:
-        folders = [Path(path) / "nvidia" / name / "lib" for path in sys.path for name in (f"cu{major}", "cuda_nvrtc")]
-        folders.append(Path(torch.__file__).parent / "lib")
-        if nvcc := runtime.nvcc():
-            folders.append(nvcc.resolve().parent.parent / "lib64")
-        name = f"libnvrtc.so.{major}"
-        yield from (str(folder / name) for folder in folders if (folder / name).is_file())
-        yield name
-
-
-def version_of(library: ctypes.CDLL) -> str:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return f"{major.value}.{minor.value}"
+    return nvrtc_library.wanted() or nvrtc_library.version_of(nvrtc_library.library(runtime.nvcc()))
 
 
 def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]], more: Sequence[str] = ()) -> bytes:
     """By NVRTC, with no cache. more: options. Raises RuntimeError with its log."""
-    nvrtc, source = library(), kernel.source
+    source = kernel.source
+    return _compile(str(kernel), source.name, source.text, kernel.arch, headers, more)[0]
+
+
+def _compile_op_kernel(kernel: OpKernel) -> bytes:
+    include = [f"--include-path={folder}" for folder in (kernel.file.parent, KERNELS)]
+    text, name = _kernels_of(kernel.file), kernel.file.parent.name
+    image, symbol = _compile(str(kernel), name, text, kernel.arch, (), include, kernel.expression)
+    if symbol != kernel.symbol:
+        raise RuntimeError(f"{kernel}: NVRTC names it {symbol}, the host's compiler {kernel.symbol}")
+    return image
+
+
+def _kernels_of(file: Path) -> str:
+    """The headers with kernels that a cuda.cu includes: .cuh, but for what it is called by."""
+    names = [name for name in INCLUDE.findall(file.read_text()) if name.endswith(".cuh")]
+    return "".join(f'#include "{name}"\n' for name in names if not name.startswith("dispatch/"))
+
+
+@functools.cache
+def _text_of(file: Path) -> str:
+    """A hash of a cuda.cu and of all that its kernels include."""
+    text = hashlib.sha256()
+    for part in included_files(file, (file.parent, KERNELS)):
+        text.update(repr((part.name, part.read_bytes())).encode())
+    return text.hexdigest()
+
+
+def _compile(
+    what: str, name: str, text: str, arch: int, headers: Sequence[tuple[str, str]], more: Sequence[str],
+    expression: str = "",
+) -> tuple[bytes, str]:
+    """(the cubin, the symbol of the kernel that the expression names in it)."""
+    nvrtc = nvrtc_library.library(runtime.nvcc())
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    program, size, symbol = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_char_p()
 
     def check(result: int, log: str = "") -> None:
         if result:
-            what = nvrtc.nvrtcGetErrorString(result).decode()
-            raise RuntimeError(f"NVRTC does not compile {kernel}: {what}{log}")
+            why = nvrtc.nvrtcGetErrorString(result).decode()
+            raise RuntimeError(f"NVRTC does not compile {what}: {why}{log}")
 
-    def read(name: str) -> bytes:
-        check(getattr(nvrtc, f"nvrtcGet{name}Size")(program, ctypes.byref(size)))
-        text = ctypes.create_string_buffer(size.value)
-        check(getattr(nvrtc, f"nvrtcGet{name}")(program, text))
-        return text.raw
+    def read(part: str) -> bytes:
+        check(getattr(nvrtc, f"nvrtcGet{part}Size")(program, ctypes.byref(size)))
+        content = ctypes.create_string_buffer(size.value)
+        check(getattr(nvrtc, f"nvrtcGet{part}")(program, content))
+        return content.raw
 
     def strings(values: Iterable[str]) -> ctypes.Array:
         encoded = [value.encode() for value in values]
         return (ctypes.c_char_p * len(encoded))(*encoded)
 
-    names, texts = strings(name for name, _ in headers), strings(text for _, text in headers)
-    file = f"{source.name}.cu".encode()
-    check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.text.encode(), file, len(names), texts, names))
+    names, texts = strings(header for header, _ in headers), strings(content for _, content in headers)
+    file = f"{name}.cu".encode()
+    check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), file, len(names), texts, names))
     try:
-        options = strings([f"--gpu-architecture=sm_{kernel.arch}", *OPTIONS, *more])
+        if expression:
+            check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        options = strings([f"--gpu-architecture=sm_{arch}", *OPTIONS, *more])
         result = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if result:
             check(result, "\n" + read("ProgramLog").rstrip(b"\0").decode())
-        return read("CUBIN")
+        if expression:
+            check(nvrtc.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(symbol)))
+        return read("CUBIN"), (symbol.value or b"").decode()
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

@@ -4,6 +4,8 @@ gather: integer inputs; a gradient of an argument of which the shape alone is ke
 optional tensor. sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a
 floating output that has no gradient and is kept for the backward, which one backend computes for both. square: a
 backward that needs what another function makes. sums: lists of tensors; a gradient that is a list.
+
+Their kernels stand in cuda.cu, which nvcc takes whole.
 """
 
 import torch
@@ -30,6 +32,7 @@ GATHER = Op(
     },
     saves=("ids",),
     gradients={"table": KeptShape("table", dtype_of="grad_out")},
+    by_nvcc=True,
     package="toy_ops.gather",
 )
 
@@ -53,6 +56,7 @@ MOMENTS = Op(
     outputs={"doubled": like("x"), "squared": like("x")},
     saves=("x", "shift"),
     gradients={"x": like("grad_doubled")},
+    by_nvcc=True,
     package="toy_ops.moments",
 )
 
@@ -67,6 +71,7 @@ SGD = Op(
     "(Tensor(a!) weights, Tensor gradient, Number lr) -> ()",
     eager=lambda weights, gradient, lr: weights.sub_(lr * gradient),
     check=_check_sgd,
+    by_nvcc=True,
     package="toy_ops.sgd",
 )
 
@@ -84,6 +89,7 @@ CUBE = Op(
     saves=("slope",),
     gradients={"x": like("slope")},
     backends={"triton": "triton", "cuda": "triton"},
+    by_nvcc=True,
     package="toy_ops.cube",
 )
 
@@ -101,6 +107,7 @@ SQUARE = Op(
     saves=("x",),
     gradients={"x": like("x")},
     prepare=Prepared(("slope",), lambda backend, arguments: (2 * arguments["x"],)),
+    by_nvcc=True,
     package="toy_ops.square",
 )
 
@@ -131,5 +138,6 @@ SUMS = Op(
     gradients={"tables": KeptShapes("tables", dtype_of="grad_out")},
     backends=("cuda",),
     auto="cuda",
+    by_nvcc=True,
     package="toy_ops.sums",
 )

@@ -9,8 +9,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from ... import runtime
 from ...device.launch import architecture, shared_memory
-from ...dispatch import checks, nvrtc
+from ...dispatch import checks
 from ...dispatch.op import Op
 from ...dtypes import FLOATING, INTEGERS
 from ..embedding_bags import reported
@@ -95,7 +96,7 @@ def _check_integers(op: str, name: str, tensor: Tensor, dense: Tensor, first: Te
 
 
 shape_of, requires_grad = attrgetter("shape"), attrgetter("requires_grad")
-nvrtc_runs = functools.cache(lambda: not nvrtc.why_not_run("cuda"))
+nvrtc_runs = functools.cache(lambda: not runtime.why_not("nvrtc", "cuda"))
 
 
 def auto(

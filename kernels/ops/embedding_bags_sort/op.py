@@ -40,6 +40,7 @@ OP = Op(
     },
     backends=("cuda",),  # Triton sorts within a block; between blocks, CUDA or torch.sort does it
     auto="cuda",
+    by_nvcc=True,  # cub's sorts are more than NVRTC compiles: they choose and launch kernels by CUDA's runtime
 )
 
 
@@ -53,7 +54,7 @@ def beside(backend: str, tensor: Tensor) -> str:
     if backend != "triton" or not tensor.is_cuda:
         return "cuda" if backend == "cuda" else "eager"
     if _is_built is None and not is_compiling():
-        _is_built = core.op_is_built("embedding_bags_sort")
+        _is_built = core.op_is_built("embedding_bags_sort", by_nvcc=True)
     return "cuda" if _is_built else "eager"
 
 

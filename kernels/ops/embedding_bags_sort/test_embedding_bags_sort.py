@@ -137,7 +137,7 @@ class TestEmbeddingBagsSort(Contract):
         on_gpu, on_cpu = SimpleNamespace(is_cuda=True), torch.empty(0, device="cpu")
         for built in (False, True):
             monkeypatch.setattr(op, "_is_built", None)
-            monkeypatch.setattr(core, "op_is_built", lambda name, built=built: built)
+            monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc, built=built: built)
             assert op.beside("triton", on_gpu) == ("cuda" if built else "eager")
             assert op.beside("triton", on_cpu) == op.beside("eager", on_gpu) == "eager"
             assert op.beside("cuda", on_gpu) == op.beside("cuda", on_cpu) == "cuda"  # on the host, in tests

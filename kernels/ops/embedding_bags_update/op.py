@@ -61,12 +61,12 @@ _runs_cuda: bool | None = None
 
 
 def auto(*_) -> str:
-    """CUDA where its kernels are built, or nvcc builds them, which the first call waits for; else Triton. A compiled
-    call before any other takes Triton."""
+    """CUDA where it runs and the sort's kernels are built, or nvcc builds them, which the first call waits for; else
+    Triton. A compiled call before any other takes Triton."""
     global _runs_cuda
     if _runs_cuda is None and not is_compiling():
-        built = core.op_is_built("embedding_bags_sort") and core.op_is_built("embedding_bags_update")
-        _runs_cuda = built or not runtime.why_not("cuda", "cuda")
+        sorts = core.op_is_built("embedding_bags_sort", by_nvcc=True) or not runtime.why_not("nvcc", "cuda")
+        _runs_cuda = sorts and (core.op_is_built("embedding_bags_update") or not runtime.why_not("cuda", "cuda"))
     return "cuda" if _runs_cuda else "triton"
 
 
@@ -97,7 +97,7 @@ def embedding_bags_sgd_(
         learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured
             graph is to see it change. A tensor's value is not looked at, since that would wait for the device.
         backend: "cuda", "triton" (which sorts by embedding_bags_sort's CUDA if that is built, else by torch.sort),
-            "eager", or "auto": CUDA for CUDA tensors where it is built or nvcc can build it, else Triton; eager on a
+            "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, else Triton; eager on a
             CPU.
 
     Occurrences of a row are summed in float32, in ascending position, chunk by chunk: every run gives the same bits. A

@@ -418,13 +418,15 @@ class TestUpdates(Contract):
             assert torch.equal(one, other)
         assert len(compilations) <= 2
 
-    def test_auto_is_cuda_where_it_is_built_or_nvcc_is(self, monkeypatch):
-        for built, missing, expected in ((), "", "cuda"), ((), "nvcc", "triton"), (BOTH[:1], "nvcc", "triton"), (
-            BOTH, "nvcc", "cuda"
+    def test_auto_is_cuda_where_it_and_the_sort_are_built_or_can_be(self, monkeypatch):
+        sort, update = BOTH
+        for built, missing, expected in (
+            ((), (), "cuda"), ((), ("nvcc",), "triton"), ((sort,), ("nvcc",), "cuda"), ((sort,), ("cuda",), "triton"),
+            ((update,), ("nvcc",), "triton"), ((update,), ("cuda",), "cuda"), (BOTH, ("nvcc", "cuda"), "cuda"),
         ):
             monkeypatch.setattr(op, "_runs_cuda", None)
-            monkeypatch.setattr(core, "op_is_built", lambda name, built=built: name in built)
-            monkeypatch.setattr(runtime, "why_not", lambda *_, missing=missing: missing)
+            monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc=False, built=built: name in built)
+            monkeypatch.setattr(runtime, "why_not", lambda what, _, missing=missing: what if what in missing else "")
             assert op.auto() == expected
 
     @GPU
