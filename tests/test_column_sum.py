@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import torch
 
-from kernels.device.column_sum_launch import row_chunks, tile_shape
+from kernels import runtime
+from kernels.device import column_sum_launch
+from kernels.device.column_sum_launch import add_chunks, chunk_tile, row_chunks, tile_shape
 from kernels.measure.records import README_GPU, RESULTS
 
 
@@ -42,3 +45,23 @@ def test_the_recorded_shape_is_cut_as_was_fastest(activation):
         if row["part"] == "op" and row["activation"] == activation and row["sums"]
     }
     assert chunks_of(65536, 512, 4)[0] == min(times, key=times.get)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "columns"),
+    [(7, 1024), (9, 1535), (2, 1023), (33, 31), (31, 33), (512, 64), (5, 1)],
+)
+def test_chunks_are_added_by_every_tile(chunks, columns, monkeypatch):
+    if reason := runtime.why_not("triton", runtime.device().type):
+        pytest.skip(reason)
+    monkeypatch.setattr(column_sum_launch, "interpreted", lambda: False)  # the tiles of a GPU
+    monkeypatch.setattr(column_sum_launch, "MANY_COLUMNS", 1024)
+    torch.manual_seed(chunks)
+    target = torch.randn(chunks, columns, device=runtime.device())
+    result = torch.full((columns,), torch.nan, device=runtime.device())
+    rows, block, _ = chunk_tile(chunks, columns)
+    assert (rows, block) == ((min(rows, 8), 512) if columns >= 1024 else (rows, 32))
+    assert rows == 32 or rows == 8 < chunks or chunks <= rows < 2 * chunks
+    add_chunks(target, result)
+    error = (result - target.double().sum(0)).abs()
+    assert (error <= chunks * torch.finfo(torch.float32).eps * target.double().abs().sum(0)).all()

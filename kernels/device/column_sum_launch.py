@@ -9,6 +9,7 @@ functions = triton_functions(f"{__package__}.column_sum")
 
 
 PROGRAMS = 1024  # that sum at once, if that makes from 256 to 512 chunks
+MANY_COLUMNS = 1 << 16  # from which 512 a program leave each of an H200's multiprocessors one
 
 
 def row_chunks(rows: int, columns: int, column_block: int, chunks: int | None = None) -> tuple[int, int]:
@@ -44,8 +45,22 @@ def sum_target(result: Tensor, chunks: int) -> Tensor:
 
 def add_chunks(target: Tensor, result: Tensor) -> None:
     """result [N] = target [chunks, N] summed over the chunks, unless target is the result itself."""
-    if target is not result:
-        block = 1024 if interpreted() else 32  # the interpreter's time goes by the program
-        functions.add_chunks_kernel[(cdiv(len(result), block),)](
-            target, result, len(target), COLUMNS=len(result), ROWS=32, BLOCK=block, num_warps=8
-        )
+    if target is result:
+        return
+    chunks, columns = target.shape
+    rows, block, warps = chunk_tile(chunks, columns)
+    functions.add_chunks_kernel[(cdiv(columns, block),)](
+        target, result, chunks, COLUMNS=columns, ROWS=rows, BLOCK=block, num_warps=warps
+    )
+
+
+def chunk_tile(chunks: int, columns: int) -> tuple[int, int, int]:
+    """(chunks, columns, warps) that a program of add_chunks reads at once: of a few columns many chunks, so that there
+    are programs enough; of many, as the weights of an MLP have, whole lines.
+
+    Seven chunks of 324,384 columns take an H200 29.2 µs by 32 × 32 and 2.7 by 8 × 512.
+    """
+    if interpreted():  # whose time goes by the program
+        return 32, 1024, 8
+    rows = min(32, next_power_of_2(chunks))
+    return (min(rows, 8), 512, 4) if columns >= MANY_COLUMNS else (rows, 32, 8)
