@@ -15,7 +15,7 @@ from ..runtime import KERNELS
 from . import allocation, build, host_side
 from .build import load_library
 
-CUDA_FLAGS = ("-O3",)
+NVCC_FLAGS = ("-O3",)
 CORE = KERNELS / "dispatch" / "core.cpp"
 
 _core: list[Path] = []
@@ -93,7 +93,7 @@ def _build_of(op: str, by_nvcc: bool) -> dict:
         "source": source,
         "cache": build.EXTENSIONS,
         "include": (source.parent, KERNELS),
-        "flags": CUDA_FLAGS,
+        "flags": NVCC_FLAGS,
         "environment": {"TORCH_CUDA_ARCH_LIST": architectures},
     }
 

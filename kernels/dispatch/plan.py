@@ -6,7 +6,8 @@ and the question of 3 come at each call.
 
      1  call.py           PublicFunction.__call__: is there an overload for this backend that was used before?
      2  call.py           _resolve: "auto" becomes a backend; refusals.py stands before what the core does not run
-     3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py)
+     3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py):
+                          by g++ without its kernels (host_side.py), or whole by nvcc where the op is declared so
      4  loader.py         Loader.declare: the declaration goes to C++ (core.cpp, declare), which registers its kernels
      5  from_python.h     the arguments become those of a dispatcher call
         autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
@@ -21,7 +22,8 @@ and the question of 3 come at each call.
                           build/cubins/
     10  driver.h          load: the cubin becomes a function of the driver
     11  plan.py → core.cpp  _return_plan: C++ keeps the outputs, the workspaces and the launches under the signature
-    12  compute.h         outputs and workspaces are allocated, and driver.h launches (or the op's cuda.cu does)
+    12  compute.h         outputs and workspaces are allocated, and driver.h launches (or the op's cuda.cu does, of
+                          whose kernels each is compiled by nvrtc.py when it is first launched)
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""A pytest plugin: several pytest processes share one suite. -p kernels.gpu_run.which_tests, and PARTS names a folder.
+"""A pytest plugin: which tests run on a GPU, and in which of several processes.
+
+-p kernels.gpu_run.which_tests; PARTS names a folder.
+
+Left out are tests that ask nothing of a GPU and that make test or make test-slow runs: those marked `slow` that belong
+to no op, and those of an op that are marked `host`. What is heavy, and what the sanitizer runs, steps.py leaves to its
+other steps.
 
 Every process collects all tests and cuts them into the same parts. It runs a part if it is the first to take it, by
 making the part's file in the folder; so a process that is done takes the next part, and each test runs once. Needs no
 package beside pytest.
-
-Left out are tests that ask nothing of a GPU and that make test or make test-slow runs: those marked `slow` that belong
-to no op, and those of an op that are marked `host`.
 """
 
 from __future__ import annotations

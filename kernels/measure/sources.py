@@ -19,7 +19,7 @@ from ..runtime import KERNELS
 from .reached import Name, cpp, python, reached
 
 BUILT_FROM = ("op.py", "triton_launch.py", "cuda_launch.py", "cuda.cu", "cpu.cpp")
-COMPILER_OPTIONS = (("dispatch/core.py", "CUDA_FLAGS"), ("dispatch/nvrtc.py", "OPTIONS"))
+COMPILER_OPTIONS = (("dispatch/core.py", "NVCC_FLAGS"), ("dispatch/nvrtc.py", "OPTIONS"))
 # What a launch is handed to, and whether Triton interprets it: of the machine, and none of a kernel's.
 OF_THE_MACHINE = (("device/launch.py", "triton_functions"), ("device/launch.py", "interpreted"))
 BENCH = ("cells", "sweep", "first_calls")  # of an op's bench.py: what gives its cells

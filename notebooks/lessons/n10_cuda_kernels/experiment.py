@@ -60,7 +60,7 @@ class Library:
     def __init__(self, name: str = "cuda_steps", file: Path = counting.HERE / "steps.cu") -> None:
         arch = ".".join(map(str, torch.cuda.get_device_capability()))
         built = load_library(
-            name, file, cache=build.EXTENSIONS, include=(KERNELS,), flags=core.CUDA_FLAGS,
+            name, file, cache=build.EXTENSIONS, include=(KERNELS,), flags=core.NVCC_FLAGS,
             environment={"TORCH_CUDA_ARCH_LIST": arch},
         )
         self.library = ctypes.CDLL(str(built))

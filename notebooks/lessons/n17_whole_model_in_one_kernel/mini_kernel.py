@@ -68,7 +68,7 @@ def inline(kernel: str) -> Callable[..., Tensor]:
     file.write_text(with_launcher(kernel))
     flags, environment = ("-O1", "-std=c++20", "-Wno-unknown-pragmas"), {}
     if gpu:
-        flags = core.CUDA_FLAGS
+        flags = core.NVCC_FLAGS
         environment = {"TORCH_CUDA_ARCH_LIST": ".".join(map(str, torch.cuda.get_device_capability()))}
     start = time.monotonic()
     with redirect_stderr(io.StringIO()):  # it says that it builds
