@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernels.compiler.constants import Checked
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, V, D = 5, 4, 8
 TRIL = torch.tril_indices(V, V, -1)
 SHUFFLED = [4, 0, 5, 2, 1, 3]

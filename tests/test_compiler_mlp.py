@@ -10,7 +10,7 @@ from compiled import Of, check, two_layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B = 5
 
 

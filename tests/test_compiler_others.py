@@ -14,7 +14,7 @@ from compiled_others import OTHERS
 
 import kernels
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 BETWEEN = "stands between two layers: fused_mlp has relu, sigmoid and gelu (of erf)"
 LAYER_ALONE = "fused_mlp: one layer by itself: there is nothing between layers to keep on the chip"
 LOOK_UPS_ALONE = "embedding_bags_apart: a look-up by itself, which its own operator does in one launch: 2 look-ups"
@@ -27,7 +27,7 @@ SAID = {
     "residual_block": ([], []),
     # Its two look-ups are of another number of ids each.
     "two_tower": (["fused_mlp"] * 2, [(LOOK_UPS_ALONE, "self.query(self.users(users))")]),
-    "deep_fm": (["fused_mlp"], [("embedding_bags_apart: ids of 2 dimensions: 2 look-ups", "v = self.table(ids)")]),
+    "deep_fm": (["fused_mlp"], [(LOOK_UPS_ALONE, "v = self.table(ids)")]),
     # Two cross layers with x₀ ⊙ … + x between, and the last layer behind what joins both branches.
     "dcn_v2": (
         ["embedding_bags_apart", "fused_mlp"],

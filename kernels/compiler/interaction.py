@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from ..ops.dot_interaction.op import dot_interaction
 from .constants import Constants
+from .forms import backend_of, only_form
 from .match import (
     CAT,
     Declined,
@@ -87,17 +88,19 @@ def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
     if not isinstance(count, int) or not isinstance(width, int):
         raise Miss("how many vectors there are, or how wide they are, is no number", vectors)
     first_read = len(constants.read)
+    form = only_form(OP, vectors)
+    options = backend_of(form, value(vectors).device)
     in_order = check_pairs(gather, constants.integers(i), constants.integers(j), count)
 
     def build(call, dense, *others):
         together = others[0] if joining is None else call(joining, list(others[: len(sparse)]), 1)
-        products = call(dot_interaction, dense, together)
+        products = call(dot_interaction, dense, together, **options)
         return products if in_order else call(in_order_of, products, *others[len(sparse) :], count)
 
     note = f"{count} vectors of {width}" + ("" if in_order else ", pairs in an order of their own")
     inputs = [dense, *sparse] if in_order else [dense, *sparse, i, j]
     nodes = [*nodes, vectors, *between, product, gather, out]
-    return Found(OP, out, nodes, inputs, build, note, constants.read[first_read:])
+    return Found(OP, out, nodes, inputs, build, note, form, constants.read[first_read:])
 
 
 def in_order_of(products: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:

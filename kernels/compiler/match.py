@@ -24,7 +24,8 @@ class Found:
     op: its name. nodes: the calls, of the view; `out`, one of them, has the result, or several, a list, have results.
     inputs: the view's nodes that `build(call, *inputs)` makes the replacement of, a node or as many as `out`:
     call(function, *args, **kwargs) adds a call to the graph and returns its node. note: the shape of it, for people.
-    constants: the buffers whose values were looked at.
+    form: of the op, "triton" or "cuda", as the op says. constants: the buffers whose values were looked at.
+    of: of several results, which need not go together, the match of some of them, by their positions.
     """
 
     op: str
@@ -33,7 +34,9 @@ class Found:
     inputs: list[fx.Node]
     build: Callable[..., fx.Node]
     note: str
+    form: str
     constants: list[fx.Node] = field(default_factory=list)
+    of: Callable[[list[int]], Found] | None = None
 
     @property
     def outs(self) -> list[fx.Node]:

@@ -7,13 +7,16 @@ A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermedia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
+from ..ops.fused_mlp import choice
 from ..ops.fused_mlp.op import fused_mlp
+from .forms import at_most, backend_of, is_on_gpu, runs
 from .match import (
     Declined,
     Found,
@@ -197,17 +200,30 @@ def found(out: fx.Node, layers: list[Layer]) -> Found:
         rest = iter(parameters[len(weights) :])
         return call(
             fused_mlp, x, list(parameters[: len(weights)]), [None if bias is None else next(rest) for bias in biases],
-            hidden, final, precision(value(out)),
+            hidden, final, precision(value(out)), **backend_of(form, value(out).device),
         )
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
+    form = form_of(x, out, widths)
     nodes = [node for layer in layers for node in layer.nodes]
-    return Found(OP, out, nodes, [x, *weights, *present_biases], build, f"{widths}, {hidden}, {final}")
+    return Found(OP, out, nodes, [x, *weights, *present_biases], build, f"{widths}, {hidden}, {final}", form)
+
+
+def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:
+    """The form that computes layers of these widths; Miss where that is eager."""
+    device = value(out).device
+    if not is_on_gpu(device):
+        return "eager"
+    layers = widths, value(out).dtype, precision(value(out)), device
+    if reason := choice.why_eager_in_a_graph(*layers):
+        raise Miss(f"{widths}: {reason}", out)
+    rows = math.prod(value(x).shape[:-1])
+    return runs("cuda" if at_most(rows, choice.cuda_rows(*layers)) else "triton", out)
 
 
 def precision(result: torch.Tensor) -> str:
     """What torch is set to compute float32 products in: Dynamo guards that switch."""
-    tf32 = result.device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    tf32 = is_on_gpu(result.device) and torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if tf32 else "ieee"
 
 

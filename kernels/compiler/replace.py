@@ -11,6 +11,7 @@ import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
 from .constants import Constants, readable
+from .forms import why_left
 from .match import Declined, Found, Miss, arguments, name_of, same_size, value
 from .view import NUMBERS, View, example
 
@@ -75,8 +77,11 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     for answer in answers(view, values):
         try:
             if isinstance(answer, Found):
-                done.sites.append(site_of(view, answer))
-                done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
+                for site in sites_of(view, answer):
+                    if reason := why_left(site.found):
+                        raise Miss(reason, site.found.outs[-1])
+                    done.sites.append(site)
+                    done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
                 continue
         except Miss as miss:
             answer = Declined(answer.op, miss.node, miss.reason)
@@ -133,6 +138,29 @@ def not_looked_at(view: View) -> Iterator[Declined]:
 
 def is_autocast() -> bool:
     return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+
+
+def sites_of(view: View, match: Found) -> Iterator[Site]:
+    """Where a match may be replaced; Miss if nowhere. Of results that need not go together those that may are replaced
+    together, and Miss is of the rest."""
+    try:
+        yield site_of(view, match)
+        return
+    except Miss as miss:
+        if match.of is None:
+            raise
+        first = miss
+    some: list[int] = []
+    for position in range(len(match.outs)):
+        with suppress(Miss):
+            site_of(view, match.of([*some, position]))
+            some.append(position)
+    if len(some) > 1:
+        yield site_of(view, match.of(some))
+    rest = [position for position in range(len(match.outs)) if position not in some]
+    if not some or len(rest) < 2:
+        raise first
+    yield from sites_of(view, match.of(rest))
 
 
 def site_of(view: View, match: Found) -> Site:

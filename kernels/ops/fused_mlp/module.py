@@ -209,12 +209,13 @@ def mlp(
 
 
 def _is_fused(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, precision: str, backend: str) -> bool:
-    if backend == "auto" and (not x.is_cuda or (x.dtype == torch.float32 and precision == "ieee")):
+    if backend == "auto" and (not x.is_cuda or choice.is_full_float32(x.dtype, precision)):
         return False
     widths = packing.widths_of(weights)
     if is_compiling():  # when the kernel says that it does not take them, it is too late
-        chosen = "triton" if backend == "auto" else backend
-        return choice.graph_takes(chosen, widths, x.dtype, precision, x.device)
+        if backend == "auto":
+            return not choice.why_eager_in_a_graph(widths, x.dtype, precision, x.device)
+        return choice.graph_takes(backend, widths, x.dtype, precision, x.device)
     tensors = (x, *weights, *biases)
     recorded = torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors])
     return is_chosen(x.shape[:-1].numel(), widths, x.dtype, precision, recorded, x.device, backend)
@@ -226,9 +227,7 @@ def is_chosen(
     """Whether `mlp` takes one kernel for so many rows; recorded: with a gradient."""
     if backend != "auto":
         return choice.takes(backend, rows, widths, dtype, precision, recorded, device)
-    if device.type != "cuda" or (dtype == torch.float32 and precision == "ieee"):
-        return False
-    return choice.auto_of(rows, widths, dtype, precision, recorded, device) != "eager"
+    return device.type == "cuda" and choice.auto_of(rows, widths, dtype, precision, recorded, device) != "eager"
 
 
 def _one_by_one(
