@@ -9,6 +9,7 @@ composite: its patterns name the ops that they replace with.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
@@ -41,16 +42,20 @@ def compiled(gm: torch.fx.GraphModule, example_inputs: list, inner: Callable | s
     from torch._dynamo import lookup_backend
 
     from .cache import cacheable
-    from .constants import Checked, buffers_of
+    from .constants import Checked, static_inputs
+    from .memory import InPlace
     from .replace import rewrite
 
-    done = rewrite(gm, buffers_of(gm, example_inputs))
+    done = rewrite(gm, static_inputs(gm, example_inputs))
     with cacheable(gm.graph):
         function = lookup_backend(inner)(gm, example_inputs)
-    if not done.read:
-        return function
-    values = {position: example_inputs[position] for position in done.read}
-    return Checked(function, done.original, inner, values)
+    if done.read:
+        values = {position: example_inputs[position] for position in done.read}
+        function = Checked(function, done.original, inner, values)
+    if done.in_place:
+        again = functools.partial(compiled, inner=inner)
+        function = InPlace(function, done.original, again, sorted(done.in_place), example_inputs)
+    return function
 
 
 def as_on_gpu() -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import fx
 
 from ..runtime import PACKAGE
-from .constants import buffers_of
+from .constants import static_inputs
 from .forms import ON_CPU
 from .match import Declined
 from .replace import Site, rewrite
@@ -59,7 +59,7 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
     compiled: dict[object, tuple[list[Replaced], list[str]]] = {}
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
-        done = rewrite(gm, buffers_of(gm, example_inputs))
+        done = rewrite(gm, static_inputs(gm, example_inputs))
         told = [replaced(site) for site in done.sites], [sentence(item) for item in done.declined]
         # Dynamo may start over with a graph: the last one of a compilation is what runs.
         compiled[gm.meta.get("dynamo_compile_id", len(compiled))] = told

@@ -25,6 +25,7 @@ class Found:
     inputs: the view's nodes that `build(call, *inputs)` makes the replacement of, a node or as many as `out`:
     call(function, *args, **kwargs) adds a call to the graph and returns its node. note: the shape of it, for people.
     form: of the op, "triton" or "cuda", as the op says. constants: the buffers whose values were looked at.
+    memory: the weights and then the biases that are read from the one buffer that they lie in, if they are.
     of: of several results, which need not go together, the match of some of them, by their positions.
     """
 
@@ -36,6 +37,7 @@ class Found:
     note: str
     form: str
     constants: list[fx.Node] = field(default_factory=list)
+    memory: list[fx.Node] = field(default_factory=list)
     of: Callable[[list[int]], Found] | None = None
 
     @property
@@ -79,6 +81,13 @@ def arguments(node: fx.Node) -> dict[str, object]:
 def value(node: fx.Node) -> Tensor:
     """The fake tensor that stands for a node's result."""
     return node.meta["val"]
+
+
+def wants_gradient(*nodes: fx.Node) -> bool:
+    """Whether a gradient is recorded of one of these, results among them: Dynamo's values know; of an exported program
+    who asks knows."""
+    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in nodes)
+    return recorded or value(nodes[-1]).requires_grad
 
 
 def is_tensor(node: object) -> bool:

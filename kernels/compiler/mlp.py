@@ -8,11 +8,11 @@ A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermedia
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from ..ops.fused_mlp import choice
 from ..ops.fused_mlp.op import fused_mlp
@@ -29,7 +29,9 @@ from .match import (
     same_size,
     transposed,
     value,
+    wants_gradient,
 )
+from .memory import are_laid_out, fused_mlp_in_place
 from .view import View
 
 OP = "fused_mlp"
@@ -60,13 +62,13 @@ class Chain:
     layers: list[Layer]
 
 
-def find(view: View) -> Iterator[Found | Declined]:
+def find(view: View, parameters: Mapping[fx.Node, Tensor]) -> Iterator[Found | Declined]:
     for chain in chains(view):
         if isinstance(chain, Declined):
             yield chain
         elif len(chain.layers) > 1 or chain.layers[0].activation != "identity":
             try:
-                yield found(chain.out, chain.layers)
+                yield found(chain.out, chain.layers, parameters)
             except Miss as miss:
                 yield Declined(OP, miss.node, miss.reason)
 
@@ -188,7 +190,7 @@ def follows_linear(node: fx.Node, steps: int = 3) -> bool:
     return steps > 0 and any(follows_linear(source, steps - 1) for source in node.all_input_nodes)
 
 
-def found(out: fx.Node, layers: list[Layer]) -> Found:
+def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor]) -> Found:
     x, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
     check_layers(x, weights, biases)
     if len(layers) == 1:
@@ -197,16 +199,20 @@ def found(out: fx.Node, layers: list[Layer]) -> Found:
     present_biases = [bias for bias in biases if bias is not None]
 
     def build(call, x, *parameters):
+        options, backend = (hidden, final, precision(value(out))), backend_of(form, value(out).device)
+        if memory:
+            return call(fused_mlp_in_place, x, parameters[0], widths, *options, **backend)
         rest = iter(parameters[len(weights) :])
-        return call(
-            fused_mlp, x, list(parameters[: len(weights)]), [None if bias is None else next(rest) for bias in biases],
-            hidden, final, precision(value(out)), **backend_of(form, value(out).device),
-        )
+        biases_now = [None if bias is None else next(rest) for bias in biases]
+        return call(fused_mlp, x, list(parameters[: len(weights)]), biases_now, *options, **backend)
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
     form = form_of(x, out, widths)
+    inputs, memory = [x, *weights, *present_biases], []
+    if not wants_gradient(*inputs, out) and are_laid_out(parameters, weights, biases):
+        memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
-    return Found(OP, out, nodes, [x, *weights, *present_biases], build, f"{widths}, {hidden}, {final}", form)
+    return Found(OP, out, nodes, inputs, build, f"{widths}, {hidden}, {final}", form, memory=memory)
 
 
 def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:

@@ -49,19 +49,21 @@ class Rewritten:
     """A graph in which what was found is replaced.
 
     original: the graph as it was. sites, declined: what was replaced, and what was not; their nodes are the graph's
-    own. read: the placeholders whose values were looked at, by position.
+    own. read: the placeholders whose values were looked at, by position. in_place: those that are read where they lie,
+    in a buffer of several.
     """
 
     original: fx.GraphModule
     sites: list[Site] = field(default_factory=list)
     declined: list[Declined] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
+    in_place: set[int] = field(default_factory=set)
 
 
 def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callable | None = None) -> Rewritten:
     """Replace in a graph whatever a pattern finds.
 
-    gm: Dynamo's, or torch.export's. values: of the placeholders whose values may be looked at. insert: what adds a
+    gm: Dynamo's, or torch.export's. values: the parameters and buffers by their placeholders. insert: what adds a
     site's replacement to the graph, by default as calls of the ops' public functions.
     """
     done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
@@ -82,6 +84,7 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
                         raise Miss(reason, site.found.outs[-1])
                     done.sites.append(site)
                     done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
+                    done.in_place |= {placeholders.index(view.source[node]) for node in answer.memory}
                 continue
         except Miss as miss:
             answer = Declined(answer.op, miss.node, miss.reason)
@@ -107,8 +110,9 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
 def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declined]:
     """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
     constants = Constants(view, readable(view, values))
+    parameters = {view.image[node]: tensor for node, tensor in values.items()}
     patterns = (
-        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view),
+        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view, parameters),
         add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
     )  # fmt: skip

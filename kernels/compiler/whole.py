@@ -25,7 +25,7 @@ from ..ops.dlrm.tile import TYPES
 from . import interaction, look_ups, mlp
 from .constants import Constants
 from .forms import backend_of
-from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value, wants_gradient
 from .view import View
 
 OP = "dlrm_forward"
@@ -44,19 +44,13 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
             continue
         try:
             match = model(pairs, by_out, by_input)
-            if wants_gradient(match):
+            if wants_gradient(*match.inputs, *match.outs):
                 continue  # training goes in parts, as it should
             may_replace(view, match)
             yield match
         except Miss as miss:
             if not value(pairs.out).requires_grad:
                 yield Declined(OP, miss.node or node, miss.reason)
-
-
-def wants_gradient(match: Found) -> bool:
-    """Whether a gradient flows back through it: Dynamo's values know; of an exported program who asks knows."""
-    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in match.inputs)
-    return recorded or value(match.outs[0]).requires_grad
 
 
 def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
