@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 import kernels
 from kernels.compiler import whole
 from kernels.dispatch.core import on_host
+from model import DLRM, Hash, preset
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 OP, ROWS, WIDTH = "dlrm_forward", (10, 20, 30), 4
@@ -310,6 +312,18 @@ def test_one_compilation_serves_all_batches_and_weights_are_read_at_the_call():
         torch.testing.assert_close(compiled(*inputs(9)), model(*inputs(9)))
     assert {*recorded.ops} == {OP}
     assert recorded.graphs == graphs
+
+
+@pytest.mark.parametrize("kind", Hash)
+def test_our_own_model_with_its_hash_before_it(kind):
+    """As model.predict loads what model.train made: the tables are one tensor, and ids become rows of it."""
+    torch.manual_seed(0)
+    known = [torch.arange(1, rows + 1) * 7 for rows in ROWS]
+    config = dataclasses.replace(preset("mini").model, hash=kind)
+    model = DLRM(config, None if kind is Hash.MODULUS else known).eval().requires_grad_(False)
+    recorded = check(model, (torch.rand(5, 13), torch.randint(-1, 100, (5, 3))), gradients=False)
+    assert recorded.ops == [OP]
+    assert recorded.declined == []
 
 
 def test_the_kernel_runs_in_the_compiled_graph(monkeypatch):

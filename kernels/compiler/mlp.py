@@ -228,9 +228,8 @@ def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:
 
 
 def precision(result: torch.Tensor) -> str:
-    """What torch is set to compute float32 products in: Dynamo guards that switch."""
-    tf32 = is_on_gpu(result.device) and torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if tf32 else "ieee"
+    """What float32 products are computed in; Dynamo guards the setting."""
+    return choice.float32_products() if is_on_gpu(result.device) else "ieee"
 
 
 def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:

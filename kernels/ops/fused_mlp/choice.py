@@ -92,6 +92,13 @@ def graph_takes(*arguments) -> bool:
     return takes_any_rows(*arguments)
 
 
+@constant_in_a_graph  # whose change compiles anew
+def float32_products() -> str:
+    """What a GPU's float32 products are set to: "tf32" or "ieee". (torch.get_float32_matmul_precision raises where the
+    newer settings are used.)"""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
 def is_full_float32(dtype: torch.dtype, precision: str) -> bool:
     """Whether products go without tensor cores. There a kernel for all layers gains nothing over cuBLAS: on an H200,
     2048 rows, µs, eager / CUDA / Triton: 13-512-256-64-16 44.3 / 43.0 / 175, 367-512-256-1 54.7 / 67.8 / 261."""

@@ -263,12 +263,7 @@ def _one_by_one(
 
 def precision_of(x: Tensor) -> str:
     """What float32 products of x are to be computed in; for other dtypes it says nothing."""
-    return "tf32" if _has_tf32(x) and _setting() != "highest" else "ieee"
-
-
-@choice.constant_in_a_graph  # whose change compiles anew
-def _setting() -> str:
-    return torch.get_float32_matmul_precision()
+    return choice.float32_products() if _has_tf32(x) else "ieee"
 
 
 def _has_tf32(x: Tensor) -> bool:
