@@ -2,13 +2,15 @@
 
     x → linear → act → linear → act → … → linear [→ final]        two layers or more, one activation between them all
 
-A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermediate has one reader.
+A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermediate has one reader. A BatchNorm in eval
+before an activation goes into its layer (batch_norm.py), and Dropout in eval is nothing (view.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, fx
 
 from ..ops.fused_mlp import choice
 from ..ops.fused_mlp.op import fused_mlp
+from .batch_norm import Norm, folded, norm_of
 from .forms import at_most, backend_of, is_on_gpu, runs
 from .match import (
     Declined,
@@ -45,13 +48,29 @@ ACTIVATIONS = {
 
 @dataclass
 class Layer:
-    """act(x weightᵀ + bias), and the nodes that compute it."""
+    """act(x weightᵀ + bias), and the nodes that compute it. norm: a BatchNorm before the activation."""
 
     x: fx.Node
     weight: fx.Node
     bias: fx.Node | None
     nodes: list[fx.Node]
     activation: str = "identity"
+    norm: Norm | None = None
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        """What it computes with beside x, in the order in which `parameters` takes it."""
+        bias = [] if self.bias is None else [self.bias]
+        return [self.weight, *bias, *(self.norm.inputs if self.norm else [])]
+
+    def parameters(self, call: Callable, rest: Iterator) -> tuple[object, object]:
+        """(weight, bias) of the layer with its BatchNorm in it. call: adds a call. rest: values of `inputs`."""
+        weight, bias = next(rest), None if self.bias is None else next(rest)
+        if self.norm is None:
+            return weight, bias
+        tensors = [None if tensor is None else next(rest) for tensor in self.norm.tensors]
+        pair = call(folded, weight, bias, *tensors, self.norm.epsilon)
+        return call(operator.getitem, pair, 0), call(operator.getitem, pair, 1)
 
 
 @dataclass
@@ -100,13 +119,27 @@ def layer_of(node: fx.Node) -> Layer | None:
     """The layer that ends in a node, None if none does."""
     name = activation_of(node)
     if name is None:
-        return linear(node)
+        return normed(node)
     product = node.args[0]
-    layer = linear(product)
+    layer = normed(product)
     if layer is not None:
         if len(product.users) > 1:
             raise Miss("what the activation is applied to is read by others too", product)
         layer.activation = name
+        layer.nodes.append(node)
+    return layer
+
+
+def normed(node: fx.Node) -> Layer | None:
+    """node as a linear layer, or as a BatchNorm behind one."""
+    norm = norm_of(node)
+    if norm is None:
+        return linear(node)
+    layer = linear(node.args[0])
+    if layer is not None:
+        if len(node.args[0].users) > 1:
+            raise Miss("what the BatchNorm is applied to is read by others too", node.args[0])
+        layer.norm = norm
         layer.nodes.append(node)
     return layer
 
@@ -193,23 +226,24 @@ def follows_linear(node: fx.Node, steps: int = 3) -> bool:
 def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor]) -> Found:
     x, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
     check_layers(x, weights, biases)
+    check_dtypes(x, *(node for layer in layers for node in layer.inputs))
     if len(layers) == 1:
         raise Miss("one layer by itself: there is nothing between layers to keep on the chip", out)
     hidden, final = layers[0].activation, layers[-1].activation
-    present_biases = [bias for bias in biases if bias is not None]
 
     def build(call, x, *parameters):
         options, backend = (hidden, final, precision(value(out))), backend_of(form, value(out).device)
         if memory:
             return call(fused_mlp_in_place, x, parameters[0], widths, *options, **backend)
-        rest = iter(parameters[len(weights) :])
-        biases_now = [None if bias is None else next(rest) for bias in biases]
-        return call(fused_mlp, x, list(parameters[: len(weights)]), biases_now, *options, **backend)
+        rest = iter(parameters)
+        pairs = [layer.parameters(call, rest) for layer in layers]
+        return call(fused_mlp, x, *(list(tensors) for tensors in zip(*pairs, strict=True)), *options, **backend)
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
     form = form_of(x, out, widths)
-    inputs, memory = [x, *weights, *present_biases], []
-    if not wants_gradient(*inputs, out) and are_laid_out(parameters, weights, biases):
+    inputs, memory = [x, *(node for layer in layers for node in layer.inputs)], []
+    has_norm = any(layer.norm for layer in layers)
+    if not has_norm and not wants_gradient(*inputs, out) and are_laid_out(parameters, weights, biases):
         memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
     return Found(OP, out, nodes, inputs, build, f"{widths}, {hidden}, {final}", form, memory=memory)

@@ -220,8 +220,8 @@ def check(
     """Miss unless dlrm_forward takes these as they are."""
     tables, indices = [look_up.table for look_up in looked_up], [look_up.ids for look_up in looked_up]
     for layer in layers:
-        if layer.bias is None:
-            raise Miss("a layer has no bias", layer.nodes[-1])
+        if layer.bias is None or layer.norm is not None:
+            raise Miss("a layer has no bias" if layer.norm is None else "a layer has a BatchNorm", layer.nodes[-1])
     for chain_inputs in (dense, *tables):
         if value(chain_inputs).dim() != 2:
             raise Miss(f"{value(chain_inputs).dim()} dimensions, where dlrm_forward takes two", chain_inputs)

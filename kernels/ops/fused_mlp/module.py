@@ -29,7 +29,8 @@ class FusedMLP(nn.Sequential):
         mlp = FusedMLP(nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 16)))     x [..., 13] → [..., 16]
 
     After each layer but the last stands the same activation, ReLU, Sigmoid, GELU (of erf) or none, and any one of them
-    after the last. Layers may be without a bias.
+    after the last. Layers may be without a bias. An nn.Dropout may stand anywhere: where it drops nothing, in eval or
+    with p = 0, it is nothing, and where it does, the Sequential is called.
 
     It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
     state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
@@ -84,7 +85,7 @@ class FusedMLP(nn.Sequential):
             self.__dict__["_modules"] = self.__dict__["layers"]._modules
 
     def __setstate__(self, state: dict) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"_drops": False} | state)  # of a version without Dropout
         if "layers" not in self.__dict__:  # pickled when `layers` was a part
             self.layers = self._modules["layers"]
 
@@ -95,7 +96,7 @@ class FusedMLP(nn.Sequential):
         linears = [part for part in layers if type(part) is nn.Linear]
         if not isinstance(x, Tensor):  # torch.fx traces, and asks for the parts by their names in this
             return super().forward(x)
-        if not self.activation or not all(map(is_plain, (layers, *layers))):
+        if not self.activation or not all(map(is_plain, (layers, *layers))) or (self._drops and drops(layers)):
             return layers(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         if x.dim() == 0 or x.shape[-1] != weights[0].shape[-1]:
@@ -119,6 +120,7 @@ class FusedMLP(nn.Sequential):
         except ValueError:  # no MLP any more
             self.activation = self.final_activation = ""
         self._kinds = [_kind(part) for part in self.layers]
+        self._drops = nn.Dropout in self._kinds
 
     def _replicate_for_data_parallel(self) -> FusedMLP:
         replica = super()._replicate_for_data_parallel()  # whose parts are set in a dict of its own
@@ -150,6 +152,11 @@ def is_plain(part: nn.Module) -> bool:
     return type(weight) in PLAIN and (bias is None or (type(bias) in PLAIN and bias.shape == weight.shape[:1]))
 
 
+def drops(layers: nn.Sequential) -> bool:
+    """Whether a Dropout among them drops anything."""
+    return any([type(part) is nn.Dropout and part.training and part.p > 0 for part in layers])
+
+
 def _kind(part: nn.Module) -> type | str:
     """What a module computes, as far as its parameters do not say it."""
     return f"gelu {part.approximate}" if type(part) is nn.GELU else type(part)
@@ -164,12 +171,14 @@ def _activations(layers: nn.Sequential) -> tuple[str, str]:
         raise ValueError(f"FusedMLP: layers must be an nn.Sequential; got {type(layers).__name__}")
     activations = []
     for part in layers:
+        if type(part) is nn.Dropout:
+            continue
         if type(part) is nn.Linear:
             activations.append("identity")
         elif not activations or not (name := NAMES.get(_kind(part))) or activations[-1] != "identity":
             raise ValueError(
                 "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
-                f"erf, Identity or nothing behind it; got {part}"
+                f"erf, Identity or nothing behind it, and Dropout; got {part}"
             )
         else:
             activations[-1] = name
