@@ -223,6 +223,25 @@ def columns_joined(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
     return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
 
 
+def filled_up(m: Model) -> None:
+    m.three = nn.Linear(WIDTH + 6 + 6, 8)
+
+
+def with_zeros(**named) -> Callable:
+    """As NVIDIA's, whose rows are filled up to a multiple of 8."""
+
+    def interact(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+        return torch.cat([x, pairs_of(m, x, looked_up, **named), x.new_zeros(x.shape[0], 6)], 1)
+
+    return interact
+
+
+def vector_seen_otherwise(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    t = torch.cat([x.view(-1, 1, WIDTH), torch.stack(looked_up, 1)], 1)
+    i, j = torch.tril_indices(4, 4, -1)
+    return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
+
+
 def some_in_one_tensor(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
     """The first two are looked up together in the first table, and the last by itself, as [B, 1]."""
     first, second, last = looked_up
@@ -259,6 +278,10 @@ SPELLINGS = {
     "some_in_one_tensor": {"look_up": lambda m, k, i, o: i[: len(o)], "interact": some_in_one_tensor},
     "ids_in_columns": {"look_up": lambda m, k, i, o: F.embedding(i[: len(o), None], m.tables[k].weight),
                        "interact": columns_joined},
+    "filled_up": {"prepare": filled_up, "interact": with_zeros()},
+    "filled_up_in_another_order": {
+        "prepare": filled_up, "interact": with_zeros(indices=lambda n, _: torch.triu_indices(n, n, 1))},
+    "vector_seen_otherwise": {"interact": vector_seen_otherwise},
     "last_offset": {"prepare": with_bags(include_last_offset=True), "look_up": with_last},
 }  # fmt: skip
 

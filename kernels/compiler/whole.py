@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,8 +40,13 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
         try:
             if (vectors := interaction.gram(node)) is None:
                 continue
-            pairs = interaction.interaction(node, vectors, constants)
         except Miss:  # of which interaction.py speaks
+            continue
+        try:
+            pairs = interaction.interaction(node, vectors, constants)
+        except Miss as miss:
+            if not (value(vectors[0]).requires_grad and torch.is_grad_enabled()):
+                yield from declined(miss, node, vectors, constants)
             continue
         try:
             match = model(pairs, by_out, by_input)
@@ -53,11 +59,19 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
                 yield Declined(OP, miss.node or node, miss.reason)
 
 
+def declined(miss: Miss, node: fx.Node, vectors: tuple, constants: Constants) -> Iterator[Declined]:
+    """Why a product is none of a model's, where its pairs alone are an op's; elsewhere interaction.py speaks."""
+    with suppress(Miss):
+        interaction.pairs_alone(node, vectors, constants)
+        yield Declined(OP, miss.node or node, miss.reason)
+
+
 def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
     """The model around an interaction; Miss, with the condition that fails, if there is none."""
     vector, *sparse = pairs.inputs
     # Pairs in an order of their own come with their indices.
-    sparse, order = (sparse[:-2], sparse[-2:]) if value(sparse[-1]).dim() == 1 else (sparse, [])
+    order = [node for node in sparse if value(node).dim() == 1]
+    sparse = sparse[: len(sparse) - len(order)]
     if vector not in by_out:
         raise Miss("the dense vector does not come from an MLP", vector)
     if pairs.out not in by_input:
@@ -74,10 +88,11 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     shape = shape_of(*([value(node) for node in nodes] for nodes in (
         tables, indices, offsets, weights[: len(bottom.layers)], weights[len(bottom.layers) :]
     )))  # fmt: skip
+    columns = shape.width + shape.pairs
+    zeros = shape.top[0] - columns  # whose weights do nothing
+    shape = replace(shape, bags=bags, top=(columns, *shape.top[1:]))
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
-    design = design_of(
-        replace(shape, bags=bags), dtype, precision, architecture(device), shared_memory(device)
-    )
+    design = design_of(shape, dtype, precision, architecture(device), shared_memory(device))
     if isinstance(design, str):
         raise Miss(design, pairs.out)
     lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
@@ -89,9 +104,10 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
         rest, parts = iter(rest), []
         for group in lists:
             parts.append([next(rest) for _ in group])
+        if zeros:
+            parts[-2][0] = call(torch.narrow, parts[-2][0], 1, 0, columns)
         if order:
-            first = parts[-2]
-            first[0] = call(with_columns_in_order, first[0], *rest, len(tables) + 1)
+            parts[-2][0] = call(with_columns_in_order, parts[-2][0], list(rest), len(tables) + 1)
         in_columns = zip(parts[1], looked_up, strict=True)
         parts[1] = [ids if one.column is None else call(torch.select, ids, 1, one.column) for ids, one in in_columns]
         parts[2] = parts[2] or None
@@ -105,10 +121,10 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, "cuda", pairs.constants)
 
 
-def with_columns_in_order(weight: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:
-    """The weight [N, D + pairs] of a layer behind the pairs i, j of `count` vectors, for dlrm_forward's order."""
-    width = weight.shape[1] - i.shape[0]
-    place = interaction.place_of_pairs(i, j, count).to(weight.device)
+def with_columns_in_order(weight: Tensor, indices: list[Tensor], count: int) -> Tensor:
+    """The weight [N, D + pairs] of a layer behind pairs of `count` vectors, for dlrm_forward's order."""
+    place = interaction.place_of_pairs(indices, count).to(weight.device)
+    width = weight.shape[1] - place.shape[0]
     return weight.index_copy(1, width + place, weight[:, width:])
 
 
