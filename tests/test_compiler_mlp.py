@@ -220,6 +220,10 @@ DECLINED = {
         "what the activation is applied to is read by others too",
     ),
     "one_layer": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), "one layer by itself"),
+    "transposed_weight_by_addmm": (
+        lambda: two_layers(lambda m, x: m.b(torch.relu(torch.addmm(m.a.bias, x, m.a.weight)))),
+        "a weight that is not transposed",
+    ),
     "transposed_weight": (
         lambda: two_layers(lambda m, x: m.b(torch.relu(x @ m.a.weight + m.a.bias))), "a weight that is not transposed",
     ),
@@ -292,6 +296,19 @@ def test_a_look_alike_is_declined_with_its_condition(name):
     x = torch.zeros(B, 8) if name.endswith("at_zero") else torch.randn(B, 8)
     recorded = check(make(), (x,), inner="eager", **OPTIONS.get(name, {}))
     recorded.expect_declined("fused_mlp", *conditions)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x, h: torch.cat([x, h[:, 8:]], 1), lambda x, h: h + x, lambda x, h: F.layer_norm(x + h, (8,)),
+        lambda x, h: h.view(-1, 2, 4).transpose(1, 2).reshape(-1, 8),
+    ],
+)  # fmt: skip
+def test_of_what_is_no_activation_nothing_is_said(between):
+    """It joins branches or moves values: no activation would help."""
+    recorded = check(two_layers(lambda m, x: m.b(between(x, m.a(x)))), (torch.randn(B, 8),), inner="eager")
+    assert recorded.ops == recorded.declined == []
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 3, 8), (0, 8), (1, 8)])

@@ -46,7 +46,7 @@ class Explanation:
     graphs: int = 0
 
     def __str__(self) -> str:
-        cut = ", between which nothing is matched" if self.graphs > 1 else ""
+        cut = ", between which nothing is matched; TORCH_LOGS=graph_breaks says what cuts it" if self.graphs > 1 else ""
         lines = [f"torch.compile makes {self.graphs or 'no'} graph{'' if self.graphs == 1 else 's'} of it{cut}"]
         lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {item}" for item in self.replaced)]
         lines += ["not replaced:", *(f"  {sentence}" for sentence in self.declined)] if self.declined else []

@@ -23,6 +23,10 @@ from .view import View, example
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
 UNTRAINED = "no gradient comes back to it, where the op's would be zeros, which an optimizer may still act on"
+SPARSE = (
+    "sparse gradients, where the op's are dense, as with sparse=False (embedding_bags_sgd_ and its like update tables "
+    "without a gradient)"
+)
 SETS_GRADIENTS = "_set_grad_enabled"
 MODES = ("sum", "mean", "max")
 
@@ -286,7 +290,7 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     miss_if({
         f"mode {MODES[kwargs['mode']]}": kwargs["mode"] == 2,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
-        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        SPARSE: kwargs["sparse"] and trains,
         "per_sample_weights": kwargs["per_sample_weights"] is not None,
         "padding_idx": kwargs.get("padding_idx") is not None,
     })
@@ -332,7 +336,7 @@ def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     kwargs = arguments(node)
     trains = is_trained(kwargs["weight"], [node])
     miss_if({
-        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        SPARSE: kwargs["sparse"] and trains,
         "padding_idx, whose row is returned and only has no gradient": kwargs["padding_idx"] >= 0 and trains,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
         "its result is not read": not node.users,

@@ -35,9 +35,11 @@ from .match import (
     wants_gradient,
 )
 from .memory import are_laid_out, fused_mlp_in_place
-from .view import View
+from .pointwise import is_pointwise
+from .view import NUMBERS, View, example
 
 OP = "fused_mlp"
+NOT_TRANSPOSED = "the product is x @ w, with a weight that is not transposed: the op takes nn.Linear's, x @ w.t()"
 ACTIVATIONS = {
     aten.relu.default: "relu",
     aten.relu_.default: "relu",  # of what nobody else reads in place is the same
@@ -163,14 +165,17 @@ def linear(node: fx.Node) -> Layer | None:
         kwargs = arguments(node)
         if kwargs["alpha"] != 1 or kwargs["beta"] != 1:
             raise Miss(f"addmm has alpha={kwargs['alpha']} and beta={kwargs['beta']}", node)
-        return product(node, kwargs["mat1"], kwargs["mat2"], kwargs["self"], [node])
+        layer = product(node, kwargs["mat1"], kwargs["mat2"], kwargs["self"], [node])
+        if layer is None and kwargs["mat2"].op == "placeholder":
+            raise Miss(NOT_TRANSPOSED, node)
+        return layer
     if is_call(node, aten.add.Tensor):
         a, b = node.args
         for term, bias in ((a, b), (b, a)):
             if is_product(term) and is_tensor(bias) and not is_product(bias):
                 layer = product(node, *term.args, bias, [term, node])
                 if layer is None:
-                    raise Miss("the product is with a weight that is not transposed", term)
+                    raise Miss(NOT_TRANSPOSED, term)
                 if arguments(node)["alpha"] != 1:
                     raise Miss(f"add has alpha={arguments(node)['alpha']}", node)
                 if len(term.users) > 1:
@@ -204,7 +209,7 @@ def layer_before(layers: list[Layer]) -> Layer | None:
         raise Miss(miss.reason or "no layer", miss.node or x) from None
     if layer is None:
         x = x.args[0] if activation_of(x) else x
-        if x.op not in ("placeholder", "get_attr") and follows_linear(x):
+        if is_between(x):
             raise Miss(f"{x.target} stands between two layers: fused_mlp has relu, sigmoid and gelu (of erf)", x)
         return None
     if layer.activation == "identity":
@@ -216,11 +221,28 @@ def layer_before(layers: list[Layer]) -> Layer | None:
     return layer
 
 
-def follows_linear(node: fx.Node, steps: int = 3) -> bool:
-    """Whether a node comes from a linear layer by some few calls."""
-    if is_call(node, aten.linear.default, aten.addmm.default):
-        return True
-    return steps > 0 and any(follows_linear(source, steps - 1) for source in node.all_input_nodes)
+BETWEEN = (
+    aten.dropout.default, aten.native_dropout.default, aten.batch_norm.default, aten.layer_norm.default,
+    aten.group_norm.default, aten.rms_norm.default, aten.detach.default, aten.to.dtype, aten.where.ScalarOther,
+)  # fmt: skip
+
+
+def is_between(node: fx.Node) -> bool:
+    """Whether a node does to one layer's result, and to nothing else, what an activation might do in its place: what
+    joins branches, or takes a part, is no activation that is missing."""
+    is_known = isinstance(node.target, torch._ops.OpOverload)
+    if not node.op.startswith("call_") or (is_known and not is_pointwise(node) and node.target not in BETWEEN):
+        return False
+    layers, left = set(), [*node.all_input_nodes]
+    while left:
+        source = left.pop()
+        if is_call(source, aten.linear.default, aten.addmm.default):
+            layers.add(source)
+        elif source.op.startswith("call_") and not isinstance(example(source), NUMBERS):
+            left += source.all_input_nodes
+        elif isinstance(example(source), Tensor) and example(source).dim() > 1:  # no norm's weight or statistics
+            return False
+    return len(layers) == 1
 
 
 def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor]) -> Found:

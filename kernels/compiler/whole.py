@@ -30,6 +30,7 @@ from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_si
 from .view import View
 
 OP = "dlrm_forward"
+OUTSIDE = "outside of this graph"  # an input, or what another of the program's graphs has computed
 
 
 def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Found | Declined]:
@@ -72,6 +73,8 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     # Pairs in an order of their own come with their indices.
     order = [node for node in sparse if value(node).dim() == 1]
     sparse = sparse[: len(sparse) - len(order)]
+    if vector.op == "placeholder":
+        raise Miss(f"the dense vector comes from {OUTSIDE}", vector)
     if vector not in by_out:
         raise Miss("the dense vector does not come from an MLP", vector)
     if pairs.out not in by_input:
@@ -171,7 +174,7 @@ def together(part: fx.Node) -> tuple[list[LookUp], list[fx.Node]]:
         looked_up, calls = look_ups_of(list(part.args[0].args[0]))
         calls = [part.args[0], *calls]
     else:
-        raise Miss(f"the vectors behind the dense one come from {part.target}, not from look-ups", part)
+        raise Miss(f"the vectors behind the dense one come from {source_of(part)}, not from look-ups", part)
     return looked_up, [*calls, part]
 
 
@@ -208,7 +211,7 @@ def look_up_of(column: fx.Node) -> LookUp:
     call = column.args[0] if column.args and column.op == "call_function" else None
     node = call if isinstance(call, fx.Node) and call.target in BAGS else column
     if node.op != "call_function" or node.target not in look_ups.READ:
-        raise Miss(f"a vector comes from {node.target}, not from a look-up", column)
+        raise Miss(f"a vector comes from {source_of(node)}, not from a look-up", column)
     try:
         (ids, mode, has_last, *_), inputs, calls = look_ups.READ[node.target](node)
     except Miss as miss:
@@ -225,6 +228,10 @@ def look_up_of(column: fx.Node) -> LookUp:
     table, indices, *offsets = inputs
     return LookUp("" if ids == "one" else "closed" if has_last else "open", table, indices, None, *(offsets or [None]),
                   calls)  # fmt: skip
+
+
+def source_of(node: fx.Node) -> str:
+    return OUTSIDE if node.op == "placeholder" else str(node.target)
 
 
 BAGS = (aten.embedding_bag.default, aten.embedding_bag.padding_idx)
