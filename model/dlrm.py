@@ -151,14 +151,14 @@ class DLRM(nn.Module):
         self.over_arch = over_arch(self.interaction_arch.out_features, config.top)
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path) -> Self:
-        """The model that `model.train` wrote, on the CPU, in eval mode, without gradients and with eager kernels.
+    def from_checkpoint(cls, path: str | Path, kernels: Kernels = Kernels.EAGER) -> Self:
+        """The model that `model.train` wrote, on the CPU, in eval mode and without gradients, by these kernels.
 
         UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
         """
         state = load_checkpoint(path)
         try:
-            config = replace(DLRMConfig(**state["config"]["model"]), kernels=Kernels.EAGER, sparse_gradients=True)
+            config = replace(DLRMConfig(**state["config"]["model"]), kernels=kernels, sparse_gradients=True)
             parameters = state["parameters"]
             known = None
             if config.hash is not Hash.MODULUS:
@@ -181,6 +181,8 @@ class DLRM(nn.Module):
         Raises ValueError for a wrong shape or dtype. Without offsets nothing here waits for the device.
         """
         self._check(dense, sparse, offsets)
+        if offsets is None and fused.is_whole(self, dense):
+            return fused.whole(self, dense, self.sparse_arch.rows(sparse)).squeeze(1)
         return self._logits(dense, self.sparse_arch(sparse, offsets, dense.shape[0]))
 
     def of_rows(self, dense: Tensor, rows: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from data.cli import Parser, UserError
 from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches
 from data.metadata import read_own_schema
 from data.schema import Column, Kind, Schema, schema_of
-from model.config import DLRMConfig, Precision
+from model.config import DLRMConfig, Kernels, Precision
 from model.device import autocast, choose, to
 from model.dlrm import DLRM
 
@@ -100,6 +100,13 @@ def logits(
             bar.update(len(labels))
             if stop():
                 raise Stopped
+
+
+def trained(checkpoint: str | Path, device: torch.device) -> DLRM:
+    """The model of a checkpoint on the device, by what computes it fastest there: on a GPU fused kernels, one for the
+    whole model where it fits. UserError as `DLRM.from_checkpoint`."""
+    kernels = Kernels.FUSED if device.type == "cuda" else Kernels.EAGER
+    return DLRM.from_checkpoint(checkpoint, kernels).to(device)
 
 
 def columns_of(model: DLRM) -> Schema:
@@ -179,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
     options = parser.parse_args(arguments)
     device = choose(options.device)
-    model = DLRM.from_checkpoint(options.checkpoint).to(device)
+    model = trained(options.checkpoint, device)
     if (options.data / "metadata.json").exists():
         check_form(model, read_own_schema(options.data), f"{options.data / 'metadata.json'}: schema")
     batches = CriteoBatches(options.data / options.split, BATCH_SIZE, schema=columns_of(model))

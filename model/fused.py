@@ -21,9 +21,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 import kernels
+from kernels.dispatch.refusals import autocasts
 from kernels.hooks import has_hooks
+from kernels.ops.dlrm.op import fits, nvrtc_runs
+from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
 from kernels.ops.fused_mlp.packing import widths_of
@@ -121,6 +125,37 @@ class FusedOverArch(Fused, OverArch):
     def _is_root(self, features: Tensor) -> bool:
         """Whether the first layer is of c cᵀ, and the features are c, which has two numbers or more."""
         return features.shape[1] ** 2 == self.in_features
+
+
+def is_whole(model: nn.Module, dense: Tensor) -> bool:
+    """Whether `whole` computes a DLRM for such dense features: without gradients and autocast, one with fused kernels
+    and the interaction dot, as it was built and without hooks, that fits into one kernel."""
+    parts = bottom, tables, interaction, top = (
+        model.dense_arch, model.sparse_arch, model.interaction_arch, model.over_arch
+    )
+    if not isinstance(bottom, Fused) or torch.is_grad_enabled() or is_compiling():
+        return False
+    if interaction.interaction is not Interaction.DOT or autocasts(dense):
+        return False
+    if any(map(has_hooks, (*parts, tables.tables))) or not (bottom.fuses(dense) and top.fuses(dense)):
+        return False
+    if bottom.backend != "cuda" and not (bottom.backend == "auto" and nvrtc_runs()):
+        return False
+    weights = [tuple(linear.weight.shape for linear in arch.linears()) for arch in (bottom, top)]
+    biases = [linear.bias for arch in (bottom, top) for linear in arch.linears()]
+    if None in biases or dense.dtype not in TYPES or dense.dtype != tables.tables.weight.dtype:
+        return False
+    return fits(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device)
+
+
+def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
+    """The logits [B, 1] of a DLRM in one kernel. rows: int64 [B, F], each of its own table."""
+    tables = model.sparse_arch.tables
+    bottom, top = parameters(model.dense_arch.linears()), parameters(model.over_arch.linears())
+    return kernels.dlrm_forward(
+        dense, list(tables.weight.split(tables.rows)), rows, None, *bottom, *top, precision=precision_of(dense),
+        backend="cuda",
+    )
 
 
 def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]]:

@@ -34,7 +34,7 @@ from data.schema import Schema, read_schema, schema_of
 from data.text_batches import TextBatches
 from model.device import choose
 from model.dlrm import DLRM
-from model.evaluation import BATCH_SIZE, Batches, check_form, columns_of, logits, probabilities_of
+from model.evaluation import BATCH_SIZE, Batches, check_form, columns_of, logits, probabilities_of, trained
 
 SCHEMA = pa.schema([pa.field("probability", pa.float64(), nullable=False)])
 ROW_GROUP = 1 << 20  # rows that are written at a time
@@ -71,7 +71,7 @@ def predict(
     if out.resolve() == rows.resolve():
         raise UserError(f"--out {out}: this file holds the rows; name another")
     device = choose(device)
-    model = DLRM.from_checkpoint(checkpoint).to(device)
+    model = trained(checkpoint, device)
     batches = _batches(rows, batch_size, model, schema)
     if hash_size or model.hash_size:
         batches = _Hashed(batches, hash_size or model.hash_size)

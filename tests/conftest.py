@@ -100,6 +100,18 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """backend="fused_kernels" replaces what it does on a GPU, and the ops' eager forms run. So does fused_mlp in full
+    float32, which the tests compute in, though on a GPU it would be left alone."""
+    from kernels.compiler import as_on_gpu
+    from kernels.ops.fused_mlp import choice
+
+    monkeypatch.setattr(choice, "is_full_float32", lambda *_: False)
+    with as_on_gpu():
+        yield
+
+
 def pytest_terminal_summary(terminalreporter):
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
     for reason, count in reasons.items():

@@ -9,7 +9,7 @@ import torch
 from compiled import Of, check, recording, two_layers
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 
 
 @pytest.fixture

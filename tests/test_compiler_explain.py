@@ -11,7 +11,7 @@ from torch import nn
 
 import kernels
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_it_reads_as_text():
     text = str(kernels.explain(TwoTower(), torch.arange(4), torch.arange(5)))
     lines = text.splitlines()
     assert lines[:2] == ["torch.compile makes 1 graph of it", "replaced:"]
-    assert lines[2].startswith("  fused_mlp: 32-64-16, relu, identity (for input_1 … input_3, query.2, compiled_o")
+    assert lines[2].startswith("  fused_mlp: 32-64-16, relu, identity, triton (for input_1 … input_3, query.2, compil")
     assert lines[4] == "not replaced:"
     assert lines[5].startswith("  embedding_bags_apart: a look-up by itself, which its own operator does in one")
 
@@ -105,13 +105,14 @@ def test_a_replaced_op_has_its_nodes():
     assert replaced.op == "fused_mlp"
     assert len(replaced.nodes) == 3
     assert replaced.note == "8-8-4, relu, identity"
+    assert replaced.form == "triton"
 
 
 def test_nothing_replaced_is_said():
     assert str(kernels.explain(lambda x: x.exp(), x(3))) == "torch.compile makes 1 graph of it\nnothing is replaced"
     assert str(kernels.explain(lambda: 3)) == "torch.compile makes no graphs of it\nnothing is replaced"
     text = str(kernels.explain(broken_graph, x(3, 3)))
-    assert text.startswith("torch.compile makes 2 graphs of it, between which nothing is matched\n")
+    assert text.startswith("torch.compile makes 2 graphs of it, between which nothing is matched; TORCH_LOGS=graph_br")
 
 
 def test_the_model_is_as_it_was():

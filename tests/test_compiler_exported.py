@@ -19,7 +19,7 @@ from kernels import dispatch, runtime
 from kernels.compiler.exported import replace_in
 from kernels.dispatch.core import on_host
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 BATCH = Dim.DYNAMIC
 STYLES = {"facebook": ({0: BATCH}, {1: BATCH}, {1: BATCH}), "ours": ({0: BATCH}, {0: BATCH})}

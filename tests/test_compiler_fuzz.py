@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from compiled import FUZZ, Of, check, results_of
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, D, V = 4, 8, 4
 TRIL = torch.tril_indices(V, V, -1)
 PAIRS = [TRIL, TRIL, torch.triu_indices(V, V, 1), TRIL[:, [3, 1, 0, 2, 5, 4]], TRIL - V, TRIL[:, [0, 0, 1, 2, 3, 4]]]

@@ -13,7 +13,7 @@ from compiled_models import Model, Recipe, Two, inputs, programs
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 
 
 def replaced(

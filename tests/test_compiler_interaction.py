@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernels.compiler.constants import Checked
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, V, D = 5, 4, 8
 TRIL = torch.tril_indices(V, V, -1)
 SHUFFLED = [4, 0, 5, 2, 1, 3]
@@ -95,6 +95,12 @@ def dense_written(m, dense, sparse):
     return torch.cat([dense, z[:, m.pairs[0], m.pairs[1]]], 1)
 
 
+def filled_up(m, dense, sparse):
+    """As NVIDIA's, whose rows are filled up for the product behind it."""
+    pairs = products(stacked(dense, sparse))[:, *m.pairs]
+    return torch.cat([dense, pairs, torch.zeros(dense.shape[0], 2, dtype=dense.dtype, device=dense.device)], 1)
+
+
 def of(function: Callable) -> nn.Module:
     return Of(function, pairs=TRIL.clone())
 
@@ -117,49 +123,57 @@ REPLACED = {
     "stack": lambda: interaction(vectors=lambda d, s: torch.stack([d, *s.unbind(1)], 1)),
     "cat_and_view": lambda: interaction(vectors=lambda d, s: torch.cat([d, *s.unbind(1)], 1).view(-1, V, D)),
     "cat_of_several": lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], s[:, :1], s[:, 1:]], 1)),
+    "view_of_the_vector": lambda: interaction(vectors=lambda d, s: torch.cat([d.view(-1, 1, D), s], 1)),
+    "filled_up": lambda: of(filled_up),
+    "filled_up_permuted": lambda: Of(filled_up, pairs=TRIL[:, SHUFFLED]),
+    "filled_up_by_new_zeros": lambda: interaction(
+        out=lambda d, z, i, j: torch.cat([d, z[:, i, j], d.new_zeros(B, 2)], 1)
+    ),
+}
+
+# The pairs alone are the op's: what else is before them, or reads the vectors, stays as it is.
+ALONE = {
+    "alone": lambda: interaction(out=lambda d, z, i, j: z[:, i, j]),
+    "alone_permuted": lambda: interaction(TRIL[:, SHUFFLED], out=lambda d, z, i, j: z[:, i, j]),
+    "with_the_diagonal": lambda: interaction(torch.tril_indices(V, V, 0)),
+    "with_the_diagonal_permuted": lambda: interaction(torch.triu_indices(V, V, 0).flip(1)),
+    "halved": lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z[:, i, j] * 0.5], 1)),
+    "relu_of_pairs": lambda: interaction(out=lambda d, z, i, j: torch.cat([d, torch.relu(z[:, i, j])], 1)),
+    "pairs_first": lambda: interaction(out=lambda d, z, i, j: torch.cat([z[:, i, j], d], 1)),
+    "dense_twice": lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z[:, i, j], d], 1)),
+    "ones_behind": lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z[:, i, j], torch.ones(B, 2)], 1)),
+    "zeros_before": lambda: interaction(out=lambda d, z, i, j: torch.cat([d, torch.zeros(B, 2), z[:, i, j]], 1)),
+    "cat_of_rows": lambda: interaction(out=lambda d, z, i, j: torch.cat([d[:, :6], z[:, i, j]], 0)),
+    "pairs_read_too": lambda: interaction(out=lambda d, z, i, j: (torch.cat([d, p := z[:, i, j]], 1), p)),
+    "other_dense": lambda: interaction(out=lambda d, z, i, j: torch.cat([torch.relu(d), z[:, i, j]], 1)),
+    "dense_last": lambda: interaction(vectors=lambda d, s: torch.cat([s, d.unsqueeze(1)], 1)),
+    "normalised": lambda: interaction(vectors=lambda d, s: F.normalize(stacked(d, s), dim=2)),
+    "view_other_axes": lambda: interaction(vectors=lambda d, s: stacked(d, s).view(-1, 8, 4).transpose(1, 2)),
+    "vectors_read_too": lambda: of(
+        lambda m, d, s: torch.cat([d, products(t := stacked(d, s))[:, *m.pairs]], 1) + t.sum()
+    ),
+    "vectors_behind": lambda: of(
+        lambda m, d, s: torch.cat([products(t := stacked(d, s))[:, *m.pairs], t.flatten(1)], 1)
+    ),
+    "flat_index": lambda: interaction(out=lambda d, z, i, j: z.flatten(1)[:, i * V + j]),
+    "flat_view": lambda: interaction(TRIL[:, SHUFFLED], out=lambda d, z, i, j: z.view(-1, V * V)[:, i * V + j]),
+    "index_select": lambda: interaction(out=lambda d, z, i, j: z.view(-1, V * V).index_select(1, i * V + j)),
+    "empty_part": lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], d.new_empty(0), s], 1)),
+    "empty_part_before_the_view": lambda: interaction(
+        vectors=lambda d, s: torch.cat([d, d.new_empty(0), *s.unbind(1)], 1).view(-1, V, D)
+    ),
 }
 
 DECLINED = {
-    "with_the_diagonal": (lambda: interaction(torch.tril_indices(V, V, 0)), "not each two of 4 vectors once"),
     "one_pair_twice": (lambda: interaction(TRIL[:, [0, 1, 2, 3, 4, 4]]), "not each two of 4 vectors once"),
     "one_pair_missing": (lambda: interaction(TRIL[:, :5]), "not each two of 4 vectors once"),
-    "halved": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z[:, i, j] * 0.5], 1)), "the pairs go to aten.mul",
-    ),
-    "relu_of_pairs": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([d, torch.relu(z[:, i, j])], 1)), "go to aten.relu",
-    ),
     "products_scaled": (lambda: interaction(gram=lambda t: products(t) * 2), "of the products aten.mul.Tensor"),
-    "pairs_first": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([z[:, i, j], d], 1)), "cat has other parts",
-    ),
-    "dense_twice": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z[:, i, j], d], 1)), "cat has other parts",
-    ),
-    "pairs_alone": (lambda: interaction(out=lambda d, z, i, j: z[:, i, j]), "the pairs go to output"),
-    "cat_of_rows": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([d[:, :6], z[:, i, j]], 0)), "not into cat([dense, pairs]",
-    ),
     "rows_are_indexed": (
         lambda: interaction(out=lambda d, z, i, j: torch.cat([d[:4], z[i[:4], :, j[:4]]], 1)),
         "not indexed by [:, i, j]",
     ),
     "products_read_too": (
         lambda: interaction(out=lambda d, z, i, j: (torch.cat([d, z[:, i, j]], 1), z)), "read by others too",
-    ),
-    "pairs_read_too": (
-        lambda: interaction(out=lambda d, z, i, j: (torch.cat([d, p := z[:, i, j]], 1), p)), "read by others too",
-    ),
-    "other_dense": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([torch.relu(d), z[:, i, j]], 1)),
-        "the vector before the pairs is not the first of the vectors",
-    ),
-    "dense_last": (
-        lambda: interaction(vectors=lambda d, s: torch.cat([s, d.unsqueeze(1)], 1)),
-        "the first of the vectors is no dense.unsqueeze(1)",
-    ),
-    "normalised": (
-        lambda: interaction(vectors=lambda d, s: F.normalize(stacked(d, s), dim=2)), "the vectors come from aten.div",
     ),
     "two_matrices": (
         lambda: interaction(gram=lambda t: torch.bmm(t, (t * 1.5).transpose(1, 2))), "the product is of two tensors",
@@ -169,31 +183,20 @@ DECLINED = {
     ),
     "view_that_mixes": (
         lambda: interaction(vectors=lambda d, s: torch.cat([d, s.reshape(-1, 24)], 1).view(-1, 8, 4)),
-        "a view that cuts the vectors elsewhere",
-    ),
-    "view_other_axes": (
-        lambda: interaction(vectors=lambda d, s: stacked(d, s).view(-1, 8, 4).transpose(1, 2)),
-        "the vectors come from aten.transpose",
-    ),
-    "vectors_read_too": (
-        lambda: of(lambda m, d, s: torch.cat([d, products(t := stacked(d, s))[:, *m.pairs]], 1) + t.sum()),
-        "the stacked vectors are read by others too",
+        "the pairs are not each two of 8 vectors once",
     ),
     "mask": (
         lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z.masked_fill(z > 0, 1)[:, i, j]], 1)),
         "read by others too",
     ),
-    "flat_index": (
-        lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z.flatten(1)[:, i * V + j]], 1)),
-        "of the products aten.flatten",
+    "flat_beyond": (
+        lambda: interaction(out=lambda d, z, i, j: z.flatten(1)[:, i * V + j - 16]), "a pair's index is out of range",
     ),
-    "an_empty_part_that_cat_leaves_out": (
-        lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], d.new_empty(0), s], 1)),
-        "empty, and cat leaves",
+    "flat_of_rows": (
+        lambda: interaction(out=lambda d, z, i, j: z.flatten(1)[i]), "the products are not indexed by [:, i, j]",
     ),
-    "an_empty_part_before_the_view": (
-        lambda: interaction(vectors=lambda d, s: torch.cat([d, d.new_empty(0), *s.unbind(1)], 1).view(-1, V, D)),
-        "empty, and cat leaves",
+    "flattened_otherwise": (
+        lambda: interaction(out=lambda d, z, i, j: z.flatten(0, 1)[:, i % V]), "of the products aten.",
     ),
     "random_pairs": (lambda: of(random_pairs), "the pairs' indices are random"),
     "written_pairs": (lambda: of(written_pairs), "the pairs' indices are written to"),
@@ -215,6 +218,23 @@ def inputs(rows: int = B) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", REPLACED)
 def test_an_interaction_is_replaced(name):
     assert check(REPLACED[name](), inputs()).ops == ["dot_interaction"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_pairs_alone_are_replaced(name):
+    recorded = check(ALONE[name](), inputs())
+    assert recorded.ops == ["dot_interaction"]
+    assert recorded.declined == []
+
+
+@pytest.mark.parametrize("make", [REPLACED["filled_up"], ALONE["with_the_diagonal"]])
+def test_any_number_of_rows(make):
+    torch._dynamo.reset()
+    module, (backend, recorded) = make(), recording()
+    compiled = torch.compile(module, backend=backend)
+    for rows in (5, 3, 9):
+        torch.testing.assert_close(compiled(*inputs(rows)), module(*inputs(rows)))
+    assert recorded.ops == ["dot_interaction"] * 2  # the first number of rows, and any
 
 
 @pytest.mark.parametrize("name", DECLINED)
@@ -294,7 +314,8 @@ def test_a_buffer_that_two_interactions_read_is_checked_for_the_one_that_is_repl
 
     def function(m, dense, sparse):
         (i, j), z = m.pairs, products(stacked(dense, sparse))
-        return torch.cat([dense, z[:, i, j] * 2], 1), torch.cat([dense, products(stacked(dense, -sparse))[:, i, j]], 1)
+        others = products(stacked(dense, -sparse))
+        return torch.cat([dense, (z * 2)[:, i, j]], 1), torch.cat([dense, others[:, i, j]], 1)
 
     module, (backend, recorded) = of(function), recording()
     compiled = torch.compile(module, backend=backend)

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from compiled import Of, check, recording
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import kernels
 from kernels import dispatch, runtime
-from kernels.compiler import look_ups, replace
+from kernels.compiler import forms, look_ups, replace
 from kernels.dispatch.core import on_host
 from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, N, ROWS = 5, 8, (10, 12, 14)
 OP = "embedding_bags_apart"
 
@@ -98,6 +100,28 @@ def random_between(m, dense, ids, offsets):
     """Whether the mask or the ids are drawn first is seen."""
     first = F.dropout(m.tables[0](ids[0], offsets[0]), 0.5)
     return first + m.tables[1](torch.randint(10, ids[1].shape), offsets[1])
+
+
+def one_late(m, dense, ids, offsets):
+    """The last one's ids are computed of floats behind what reads the others; the others go together."""
+    first = m.tables[0](ids[0], offsets[0]) * m.tables[1](ids[1], offsets[1])
+    return first + m.tables[2]((ids[2] / 4).long(), offsets[2])
+
+
+def two_late(m, dense, ids, offsets):
+    first = m.tables[0](ids[0], offsets[0]) * 2
+    second = m.tables[1]((ids[1] / 4).long(), offsets[1]) * 2
+    return first + second + m.tables[2]((ids[2] / 4).long(), offsets[2])
+
+
+def in_sequence(joined: Callable) -> Callable:
+    """Look-ups of ids [B, 2], as a model of sequences has them, and what it makes of the results [B, 2, D]."""
+    return lambda: Bags(nn.Embedding, lambda t, i, o: t(i.view(-1, 2)), join=lambda dense, rows: joined(*rows))
+
+
+def in_columns(dim: int) -> Callable:
+    """Look-ups of ids [B, 1], as deepctr-torch and rec-pangu have them."""
+    return lambda: Bags(nn.Embedding, lambda t, i, o: t(i[: len(o), None]), join=lambda dense, e: torch.cat(e, dim))
 
 
 def weight_between(m, dense, ids, offsets):
@@ -215,6 +239,15 @@ REPLACED = {
     "frozen_joined_without_gradients": (lambda: Bags(join=joined_without_gradients).requires_grad_(False), 1),
     "looked_up_without_gradients": (lambda: of(looked_up_without_gradients), 1),
     "returned": (lambda: Bags(join=lambda dense, bags: bags), 1),
+    "one_late": (lambda: of(one_late), 1),
+    "ids_in_columns": (in_columns(1), 1),
+    "ids_in_columns_side_by_side": (in_columns(-1), 1),
+    "ids_in_columns_in_front": (in_columns(0), 1),
+    "sequences": (in_sequence(lambda a, b, c: a.sum(1) + b.sum(1) * c.sum(1)), 1),
+    "sequences_side_by_side": (in_sequence(lambda *rows: torch.cat(rows, 2)), 1),
+    "sequences_joined": (in_sequence(lambda *rows: torch.cat(rows, 1)), 1),
+    "sequences_stacked": (in_sequence(lambda *rows: torch.stack(rows, 1)), 1),
+    "one_number": (lambda: Bags(nn.Embedding, lambda t, i, o: t(i[0])[None], join=lambda dense, e: torch.cat(e, 1)), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }
 # module, the condition that fails
@@ -228,7 +261,7 @@ DECLINED = {
     "embedding_padding_idx": (lambda: Bags(nn.Embedding, one_id, padding_idx=1), "padding_idx"),
     "embedding_max_norm": (lambda: Bags(nn.Embedding, one_id, max_norm=0.5), "max_norm"),
     "embedding_scaled": (lambda: Bags(nn.Embedding, one_id, scale_grad_by_freq=True), "scale_grad_by_freq"),
-    "embedding_sequence": (lambda: Bags(nn.Embedding, lambda t, i, o: t(i.view(-1, 2)).sum(1)), "ids of 2 dimensions"),
+    "two_late": (lambda: of(two_late), "a result is read before an input of another look-up is computed"),
     "alone": (lambda: Of(lambda m, dense, ids, o: m.table(ids[0]), table=nn.Embedding(10, N)), "a look-up by itself"),
     "widths": (
         lambda: changed(1, nn.EmbeddingBag(9, 3, mode="sum"), lambda: changed(2, nn.EmbeddingBag(9, 5, mode="sum"))),
@@ -400,9 +433,15 @@ def test_what_goes_together_is_not_taken_apart(name, columns):
 def test_without_a_cuda_compiler_a_gpus_look_ups_are_left_alone(monkeypatch):
     """The op has no other kernel, and its eager form is what the model has."""
     monkeypatch.setattr(runtime, "why_not", lambda backend, device: "nvcc is missing")
-    monkeypatch.setattr(look_ups, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(look_ups, "only_form", lambda op, node: forms.runs("cuda", as_on_cuda(node)))
     torch.manual_seed(0)
     check(Bags(), inputs(), inner="eager").expect_declined(OP, "does not run here: nvcc is missing")
+
+
+def as_on_cuda(node):
+    """A node whose value lies on a GPU."""
+    with FakeTensorMode():
+        return mock.Mock(meta={"val": torch.empty(node.meta["val"].shape, device="cuda")})
 
 
 def test_what_is_said_of_it():

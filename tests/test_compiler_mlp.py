@@ -10,13 +10,21 @@ from compiled import Of, check, two_layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B = 5
 
 
 def sequence(*between: nn.Module, final: nn.Module | None = None) -> nn.Module:
     """linear, what is between, linear."""
     return nn.Sequential(nn.Linear(8, 8), *between, nn.Linear(8, 8), *([final] if final else []))
+
+
+def statistics(model: nn.Module) -> nn.Module:
+    """In eval, its BatchNorms with means, variances, scales and shifts of their own."""
+    for name, tensor in (*model.named_buffers(), *model.named_parameters()):
+        if name.endswith(("running_mean", "running_var")) or tensor.dim() == 1:
+            nn.init.uniform_(tensor, 0.5, 2)
+    return model.eval()
 
 
 def zero_bias(between: nn.Module) -> nn.Module:
@@ -144,6 +152,15 @@ REPLACED = {
     "no_bias_by_matmul": lambda: two_layers(lambda m, x: m.b(torch.relu(x @ m.a.weight.t()))),
     "dropout_eval": lambda: sequence(nn.ReLU(), nn.Dropout(0.5)).eval(),
     "dropout_of_none": lambda: sequence(nn.ReLU(), nn.Dropout(0.0)),
+    "batchnorm_eval": lambda: statistics(sequence(nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5))),
+    "batchnorm_eval_before_the_final": lambda: statistics(
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Sigmoid())
+    ),
+    "batchnorm_eval_of_each": lambda: statistics(
+        nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+    ),
+    "batchnorm_eval_not_affine": lambda: statistics(sequence(nn.BatchNorm1d(8, affine=False, eps=0.1), nn.ReLU())),
+    "batchnorm_eval_frozen": lambda: statistics(sequence(nn.BatchNorm1d(8), nn.ReLU())).requires_grad_(False),
     "whole_slice_between": lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x))[:])),
     "shared_weights": one_layer_for_both,
     "shared_transpose": lambda: two_layers(
@@ -179,6 +196,20 @@ DECLINED = {
     "no_activation": (lambda: sequence(), "no activation between two linear layers"),
     "relu_before_linear": (lambda: two_layers(lambda m, x: m.b(m.a(torch.relu(x)))), "no activation between"),
     "batchnorm": (lambda: sequence(nn.BatchNorm1d(8), nn.ReLU()), "aten.batch_norm.default"),
+    "batchnorm_without_statistics": (
+        lambda: sequence(nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU()).eval(), "aten.batch_norm.default",
+    ),
+    "batchnorm_eval_behind_the_activation": (
+        lambda: statistics(sequence(nn.ReLU(), nn.BatchNorm1d(8))), "aten.batch_norm.default stands between",
+    ),
+    "batchnorm_eval_of_three_dimensions": (
+        lambda: Of(lambda m, x: m.m(x[:, None]), m=statistics(sequence(nn.BatchNorm1d(1), nn.ReLU()))),
+        "aten.batch_norm.default",
+    ),
+    "batchnorm_eval_read_before": (
+        lambda: Of(lambda m, x: m.b(torch.relu(m.n(z := m.a(x)))) + z, a=nn.Linear(8, 8), b=nn.Linear(8, 8),
+                   n=statistics(nn.BatchNorm1d(8))), "what the BatchNorm is applied to is read by others too",
+    ),
     "layer_norm": (lambda: sequence(nn.ReLU(), nn.LayerNorm(8)), "aten.layer_norm.default"),
     "dropout_train_half": (lambda: sequence(nn.ReLU(), nn.Dropout(0.5)), "aten.dropout.default"),
     "scaled_between": (lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x)) * 0.5)), "aten.mul.Tensor"),
@@ -189,6 +220,10 @@ DECLINED = {
         "what the activation is applied to is read by others too",
     ),
     "one_layer": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), "one layer by itself"),
+    "transposed_weight_by_addmm": (
+        lambda: two_layers(lambda m, x: m.b(torch.relu(torch.addmm(m.a.bias, x, m.a.weight)))),
+        "a weight that is not transposed",
+    ),
     "transposed_weight": (
         lambda: two_layers(lambda m, x: m.b(torch.relu(x @ m.a.weight + m.a.bias))), "a weight that is not transposed",
     ),
@@ -261,6 +296,19 @@ def test_a_look_alike_is_declined_with_its_condition(name):
     x = torch.zeros(B, 8) if name.endswith("at_zero") else torch.randn(B, 8)
     recorded = check(make(), (x,), inner="eager", **OPTIONS.get(name, {}))
     recorded.expect_declined("fused_mlp", *conditions)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x, h: torch.cat([x, h[:, 8:]], 1), lambda x, h: h + x, lambda x, h: F.layer_norm(x + h, (8,)),
+        lambda x, h: h.view(-1, 2, 4).transpose(1, 2).reshape(-1, 8),
+    ],
+)  # fmt: skip
+def test_of_what_is_no_activation_nothing_is_said(between):
+    """It joins branches or moves values: no activation would help."""
+    recorded = check(two_layers(lambda m, x: m.b(between(x, m.a(x)))), (torch.randn(B, 8),), inner="eager")
+    assert recorded.ops == recorded.declined == []
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 3, 8), (0, 8), (1, 8)])

@@ -89,6 +89,7 @@ def test_an_unknown_option_is_refused_as_inductor_does():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_on_gpu")
 @pytest.mark.parametrize("arguments", [{"mode": "reduce-overhead"}, {"dynamic": True}])
 def test_through_inductor_itself(arguments):
     torch._dynamo.reset()
@@ -101,6 +102,7 @@ def test_through_inductor_itself(arguments):
         torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), [*model.parameters()]), want)
 
 
+@pytest.mark.usefixtures("as_on_gpu")
 def test_one_compilation_serves_batches_from_two_on():
     """0 and 1 are Dynamo's own special cases, one more each, as with every other backend."""
     torch._dynamo.reset()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from compiled import Of, check, recording
 from torch import Tensor, nn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, N = 5, 8
 
 

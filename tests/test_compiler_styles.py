@@ -16,7 +16,7 @@ from kernels.dispatch.core import on_host
 from model.config import DLRMConfig
 from model.dlrm import DLRM
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 
 
 class Ours(DLRM):

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 FEATURES, WIDTH = [f"f{k}" for k in range(5)], 8
 PARTS = ["fused_mlp", "embedding_bags_apart", "dot_interaction", "fused_mlp"]
 

@@ -13,7 +13,7 @@ from compiled_styles import WIDTH, Facebook
 from test_compiler_styles import STYLES
 from torch import Tensor, nn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 WHOLE = "dlrm_forward"
 
 

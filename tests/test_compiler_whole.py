@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 import kernels
 from kernels.compiler import whole
 from kernels.dispatch.core import on_host
+from model import DLRM, Hash, preset
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 OP, ROWS, WIDTH = "dlrm_forward", (10, 20, 30), 4
 PARTS = {"fused_mlp", "dot_interaction", "embedding_bags_apart"}
 
@@ -199,6 +201,57 @@ def with_last(m: Model, k: int, ids: Tensor, offsets: Tensor) -> Tensor:
     return m.tables[k](ids, torch.cat([offsets, offsets.new_full((1,), ids.shape[0])]))
 
 
+def in_one_tensor(ids: Callable, **options) -> dict[str, Callable]:
+    """Parts of a model whose tables are one parameter: ids(rows [B, 3], starts [3]) are the ids in it."""
+
+    def prepare(m: Model) -> None:
+        m.tables = nn.ParameterList([torch.randn(sum(ROWS), WIDTH)])
+        m.register_buffer("starts", torch.tensor([0, ROWS[0], ROWS[0] + ROWS[1]]))
+
+    def interact(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+        rows = F.embedding(ids(torch.stack(looked_up, 1), m.starts), m.tables[0], **options)
+        t = torch.cat([x.unsqueeze(1), rows], 1)
+        i, j = torch.tril_indices(4, 4, -1)
+        return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
+
+    return {"prepare": prepare, "look_up": lambda m, k, i, o: i[: len(o)], "interact": interact}
+
+
+def columns_joined(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    t = torch.cat([x.unsqueeze(1), torch.cat(looked_up, 1)], 1)
+    i, j = torch.tril_indices(4, 4, -1)
+    return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
+
+
+def filled_up(m: Model) -> None:
+    m.three = nn.Linear(WIDTH + 6 + 6, 8)
+
+
+def with_zeros(**named) -> Callable:
+    """As NVIDIA's, whose rows are filled up to a multiple of 8."""
+
+    def interact(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+        return torch.cat([x, pairs_of(m, x, looked_up, **named), x.new_zeros(x.shape[0], 6)], 1)
+
+    return interact
+
+
+def vector_seen_otherwise(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    t = torch.cat([x.view(-1, 1, WIDTH), torch.stack(looked_up, 1)], 1)
+    i, j = torch.tril_indices(4, 4, -1)
+    return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
+
+
+def some_in_one_tensor(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    """The first two are looked up together in the first table, and the last by itself, as [B, 1]."""
+    first, second, last = looked_up
+    rows = [F.embedding(torch.stack([first, second], 1), m.tables[0].weight), F.embedding(last[:, None],
+            m.tables[2].weight)]  # fmt: skip
+    t = torch.cat([x.unsqueeze(1), *rows], 1)
+    i, j = torch.tril_indices(4, 4, -1)
+    return torch.cat([x, torch.bmm(t, t.transpose(1, 2))[:, i, j]], 1)
+
+
 SPELLINGS = {
     "plain": {},
     "one_id": {"look_up": as_rows},
@@ -219,6 +272,16 @@ SPELLINGS = {
         "interact": functools.partial(interact, indices=lambda n, _: torch.tril_indices(n, n, -1).flip(1))},
     "literal_pairs_in_another_order": {"interact": in_order([1, 2, 2, 3, 3, 3], [0, 1, 0, 0, 1, 2])},
     "negative_pairs": {"interact": in_order([-1, 0, 0, 1, 1, -2], [0, 2, -3, 2, 3, 3])},
+    "in_one_tensor": in_one_tensor(lambda rows, starts: rows + starts),
+    "in_one_tensor_by_modulus": in_one_tensor(lambda rows, starts: (rows + 1) % 7 + starts, sparse=True),
+    "in_one_tensor_int32": in_one_tensor(lambda rows, starts: (rows + starts).int()),
+    "some_in_one_tensor": {"look_up": lambda m, k, i, o: i[: len(o)], "interact": some_in_one_tensor},
+    "ids_in_columns": {"look_up": lambda m, k, i, o: F.embedding(i[: len(o), None], m.tables[k].weight),
+                       "interact": columns_joined},
+    "filled_up": {"prepare": filled_up, "interact": with_zeros()},
+    "filled_up_in_another_order": {
+        "prepare": filled_up, "interact": with_zeros(indices=lambda n, _: torch.triu_indices(n, n, 1))},
+    "vector_seen_otherwise": {"interact": vector_seen_otherwise},
     "last_offset": {"prepare": with_bags(include_last_offset=True), "look_up": with_last},
 }  # fmt: skip
 
@@ -237,7 +300,9 @@ def test_a_whole_model_is_one_op(name):
     assert not any(sentence.startswith(OP) for sentence in recorded.declined)
 
 
-STYLES = [Facebook, lambda: Facebook(sparse=True), lambda: Ours(sparse_gradients=False)]
+STYLES = [
+    Facebook, lambda: Facebook(sparse=True), lambda: Ours(sparse_gradients=False), lambda: Ours(sparse_gradients=True),
+]
 
 
 @pytest.mark.parametrize("make", STYLES)
@@ -272,9 +337,21 @@ def test_one_compilation_serves_all_batches_and_weights_are_read_at_the_call():
     assert recorded.graphs == graphs
 
 
+@pytest.mark.parametrize("kind", Hash)
+def test_our_own_model_with_its_hash_before_it(kind):
+    """As model.predict loads what model.train made: the tables are one tensor, and ids become rows of it."""
+    torch.manual_seed(0)
+    known = [torch.arange(1, rows + 1) * 7 for rows in ROWS]
+    config = dataclasses.replace(preset("mini").model, hash=kind)
+    model = DLRM(config, None if kind is Hash.MODULUS else known).eval().requires_grad_(False)
+    recorded = check(model, (torch.rand(5, 13), torch.randint(-1, 100, (5, 3))), gradients=False)
+    assert recorded.ops == [OP]
+    assert recorded.declined == []
+
+
 def test_the_kernel_runs_in_the_compiled_graph(monkeypatch):
     """As on a GPU: with parameters that would want a gradient, in a graph that is compiled where none is recorded."""
-    monkeypatch.setattr(whole, "backend_for", lambda device: "cuda")
+    monkeypatch.setattr(whole, "backend_of", lambda form, device: {"backend": form})
     torchrec = Model(prepare=with_bags(include_last_offset=True), look_up=with_last, interact=as_torchrec)
     for model in (Model(), Model(look_up=as_rows), torchrec):
         torch._dynamo.reset()
@@ -330,7 +407,7 @@ def test_explain_says_so():
     with torch.no_grad():
         text = str(kernels.explain(Model(), *inputs()))
     assert "dlrm_forward: 3 tables of width 4, bottom 13-8-4, top 10-8-1" in text
-    assert "top 10-8-1, ieee" in text
+    assert "top 10-8-1, ieee, cuda (for" in text
 
 
 def as_large(m: Model) -> None:
@@ -347,7 +424,7 @@ def test_larger_models_are_for_tensor_cores(dtype, precision, monkeypatch):
         declined = check(model, inputs(), gradients=False).declined
         assert any("; larger ones take tf32 or halves" in sentence for sentence in declined)
     monkeypatch.setattr(whole.mlp, "precision", lambda result: precision)
-    monkeypatch.setattr(whole, "backend_for", lambda device: "cuda")
+    monkeypatch.setattr(whole, "backend_of", lambda form, device: {"backend": form})
     torch._dynamo.reset()
     backend, recorded = recording()
     with on_host(), torch.no_grad():

@@ -7,6 +7,8 @@ them; "triton" the kernels, interpreted where there is no GPU.
 from __future__ import annotations
 
 import io
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernels
 from kernels import runtime
 from kernels.dispatch import allocation
+from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import choice, module
-from model import DLRM, Interaction, Preset, preset
+from model import DLRM, Interaction, Preset, fused, preset
 from model.config import Kernels, Optimizer
 from model.describe import summarize
 from model.fused import Fused
@@ -187,6 +190,57 @@ def test_precision_is_pytorchs_own_switch(monkeypatch):
             asked.clear()
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# The whole model in one kernel
+
+
+class Called(TorchDispatchMode):
+    """ops: of this package, that were called."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops += [str(func)] if "fused_kernels" in str(func) else []
+        return func(*args, **(kwargs or {}))
+
+
+def ops_of(function) -> set[str]:
+    with Called() as called:
+        function()
+    return {op.split(".")[1] for op in called.ops} - {"_allocate"}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or DEVICE.type == "cuda", reason="g++ is missing, or there is a GPU")
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_without_gradients_the_model_is_one_kernel(rows):
+    theirs, ours = pair(shape(), "cuda")
+    _, *features = batch(rows, shape())
+    with on_host():
+        torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
+        assert ops_of(lambda: ours.predict(*features)) == {"dlrm_forward"}
+
+
+@pytest.mark.parametrize("changed", ["nothing", "gradients", "autocast", "hook", "lora", "outer", "float64", "wide"])
+def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
+    interaction = Interaction.OUTER if changed == "outer" else Interaction.DOT
+    config = shape(interaction, **{"bottom": (13, 4096, 4)} if changed == "wide" else {})
+    _, model = pair(config, "cuda")
+    _, *features = batch(3, config)
+    if changed == "hook":
+        model.over_arch.mlp[0].register_forward_hook(lambda *_: None)
+    if changed == "lora":
+        apply_lora(model, rank=2, alpha=1.0)
+    if changed == "float64":
+        model.double()
+        features[0] = features[0].double()
+    context = torch.autocast(DEVICE.type, torch.bfloat16) if changed == "autocast" else nullcontext()
+    with torch.set_grad_enabled(changed == "gradients"), context:
+        assert fused.is_whole(model, features[0]) is (changed == "nothing")
+        assert not fused.is_whole(pair(config, "triton")[1], features[0])
+        assert not fused.is_whole(pair(config, "triton")[0], features[0])
 
 
 # What is in memory

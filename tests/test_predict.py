@@ -24,6 +24,7 @@ from data.criteo import DENSE, LABEL, SPARSE
 from data.preprocess import preprocess
 from data.raw import RAW
 from model import DLRM, Hash, predict
+from model.config import Kernels
 from model.evaluation import score
 
 ROWS = raw_fields(1400, ids=40)
@@ -273,5 +274,6 @@ def test_from_a_checkpoint_a_row_by_hand(best, written):
     row = max(TEST, key=lambda row: row.count(""))
     dense = torch.log1p(torch.tensor([[float(count or 0) for count in row[1:14]]]).clamp(min=0))
     ids = torch.tensor([[int(category, 16) if category else -1 for category in row[14:]]])
-    probabilities = DLRM.from_checkpoint(best).predict(dense, ids)
-    np.testing.assert_allclose(probabilities.numpy(), written(tsv([row])), rtol=1e-6)
+    for kernels in Kernels:
+        probabilities = DLRM.from_checkpoint(best, kernels).predict(dense, ids)
+        np.testing.assert_allclose(probabilities.numpy(), written(tsv([row])), rtol=1e-6)

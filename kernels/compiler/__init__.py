@@ -9,8 +9,9 @@ composite: its patterns name the ops that they replace with.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from . import registration
 if TYPE_CHECKING:
     from .explanation import Explanation
 
-__all__ = ["backend", "explain"]
+__all__ = ["as_on_gpu", "backend", "explain"]
 
 
 def backend(
@@ -40,15 +41,29 @@ def compiled(gm: torch.fx.GraphModule, example_inputs: list, inner: Callable | s
     """The graph, rewritten and compiled by the backend `inner`."""
     from torch._dynamo import lookup_backend
 
-    from .constants import Checked, buffers_of
+    from .cache import cacheable
+    from .constants import Checked, static_inputs
+    from .memory import InPlace
     from .replace import rewrite
 
-    done = rewrite(gm, buffers_of(gm, example_inputs))
-    function = lookup_backend(inner)(gm, example_inputs)
-    if not done.read:
-        return function
-    values = {position: example_inputs[position] for position in done.read}
-    return Checked(function, done.original, inner, values)
+    done = rewrite(gm, static_inputs(gm, example_inputs))
+    with cacheable(gm.graph):
+        function = lookup_backend(inner)(gm, example_inputs)
+    if done.read:
+        values = {position: example_inputs[position] for position in done.read}
+        function = Checked(function, done.original, inner, values)
+    if done.in_place:
+        again = functools.partial(compiled, inner=inner)
+        function = InPlace(function, done.original, again, sorted(done.in_place), example_inputs)
+    return function
+
+
+def as_on_gpu() -> AbstractContextManager[None]:
+    """Replace, and explain, for tensors of a CPU what is replaced on a GPU like an H200: to look at it, and to test it,
+    where there is none. The ops in a graph that was compiled within compute by their eager forms."""
+    from . import forms
+
+    return forms.as_on_gpu()
 
 
 def explain(model: Callable, *inputs) -> Explanation:

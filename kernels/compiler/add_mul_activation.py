@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from ..ops.add_mul_activation.op import add_mul_activation
+from .forms import backend_of, only_form
 from .match import (
     Declined,
     Found,
@@ -59,12 +60,15 @@ def found(out: fx.Node) -> Found | None:
     check(out, bias, x, y)
     activation = ACTIVATIONS[out.target]
 
+    form = only_form(OP, x)
+    options = backend_of(form, value(x).device)
+
     def build(call, x, y, bias, *tensors):
-        return call(add_mul_activation, x, bias, y, *(tensors or [multiplier]), activation)
+        return call(add_mul_activation, x, bias, y, *(tensors or [multiplier]), activation, **options)
 
     tensors = [multiplier] if isinstance(multiplier, fx.Node) else []
     note = f"{list(value(x).shape)}, {activation}"
-    return Found(OP, out, [*nodes, inner, total, out], [x, y, bias, *tensors], build, note)
+    return Found(OP, out, [*nodes, inner, total, out], [x, y, bias, *tensors], build, note, form)
 
 
 def scaled_sum(node: fx.Node) -> tuple[fx.Node, fx.Node, float | fx.Node, list[fx.Node]] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import fx
 
 from ..ops.add_relu.op import add_relu
+from .forms import backend_of, only_form
 from .match import Declined, Found, aten, only_reader, value
 from .pointwise import bias_and_rest, check, found_at
 from .view import View
@@ -26,5 +27,7 @@ def found(out: fx.Node) -> Found | None:
     only_reader(total)
     x, bias = terms
     check(out, bias, x)
-    return Found(OP, out, [total, out], [x, bias], lambda call, *inputs: call(add_relu, *inputs),
-                 f"{list(value(x).shape)}")  # fmt: skip
+    form = only_form(OP, x)
+    options = backend_of(form, value(x).device)
+    return Found(OP, out, [total, out], [x, bias], lambda call, *inputs: call(add_relu, *inputs, **options),
+                 f"{list(value(x).shape)}", form)  # fmt: skip

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from ..dispatch.address import address
+from .guarded import Guarded
 from .match import Miss, arguments
-from .view import View, example
+from .view import INTEGERS, View, example
 
 
 class Constants:
@@ -68,10 +69,10 @@ class Constants:
         return False
 
 
-def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor]:
-    """The placeholders of a Dynamo graph that are integer buffers, with their values.
+def static_inputs(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor]:
+    """The placeholders of a Dynamo graph that are parameters and buffers, with these.
 
-    A buffer is the same tensor at each call until somebody assigns another or writes to it, which `Checked` looks for.
+    Each is the same tensor at each call until somebody assigns another or writes to it, which `Checked` looks for.
     """
     placeholders = zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
     return {
@@ -80,12 +81,13 @@ def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor
         if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
         and isinstance(tensor, Tensor)
         and not isinstance(tensor, FakeTensor)
-        and not (tensor.is_floating_point() or tensor.is_complex())
     }
 
 
 def readable(view: View, values: Mapping[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
-    """The values by the view's nodes. None where the graph itself writes to integers: nobody tells whether to these."""
+    """The integers among the values, by the view's nodes. None where the graph itself writes to integers: nobody tells
+    whether to these."""
+    values = {node: tensor for node, tensor in values.items() if tensor.dtype in INTEGERS}
     tensors = (example(node) for call in view.graph.nodes for node in written(call))
     if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in tensors):
         return {}
@@ -104,8 +106,8 @@ def written(call: fx.Node) -> list[fx.Node]:
     return [node for nodes in lists for node in nodes if isinstance(node, fx.Node)]
 
 
-class Checked:
-    """A compiled graph that holds for the values that some of its inputs had; others run the graph as it was.
+class Checked(Guarded):
+    """A compiled graph that holds for the values that some of its inputs had.
 
     values: of the inputs that were looked at, by position. On a CPU they are compared at each call. On another device
     that waits, and is done where address or version tells that another tensor was assigned, or that one was written to.
@@ -113,27 +115,20 @@ class Checked:
     index so tells by torch.autograd.graph.increment_version.
     """
 
-    def __init__(self, compiled, original: fx.GraphModule, backend, values: Mapping[int, Tensor]) -> None:
-        self._compiled, self._original, self._backend = compiled, original, backend
+    def __init__(self, compiled: Callable, original: fx.GraphModule, backend, values: Mapping[int, Tensor]) -> None:
+        super().__init__(compiled, original, backend)
         self._values = {position: tensor.clone() for position, tensor in values.items()}
         self._seen = {position: (state(tensor), tensor.detach()) for position, tensor in values.items()}
-        self._compiled_original = None
 
-    def __call__(self, *args):
-        inputs = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
+    def holds(self, inputs: Sequence) -> bool:
         for position, (seen, _) in self._seen.items():
             tensor = inputs[position]
             if tensor.device.type == "cpu" or state(tensor) != seen:
                 if not torch.equal(tensor, self._values[position]):
-                    return self._as_it_was(*inputs)
+                    return False
                 # Its memory is kept, so that no other tensor has its address.
                 self._seen[position] = state(tensor), tensor.detach()
-        return self._compiled(*args)
-
-    def _as_it_was(self, *args):
-        if self._compiled_original is None:
-            self._compiled_original = torch.compile(self._original, backend=self._backend)
-        return self._compiled_original(*args)
+        return True
 
 
 def state(tensor: Tensor) -> tuple:

@@ -9,22 +9,28 @@ from typing import NamedTuple
 
 from torch import fx
 
-from .constants import buffers_of
+from ..runtime import PACKAGE
+from .constants import static_inputs
+from .forms import ON_CPU
 from .match import Declined
 from .replace import Site, rewrite
 
+AS_ON_GPU = f"what it is on a GPU: with {PACKAGE}.compiler.as_on_gpu(): print({PACKAGE}.explain(…))"
+
 
 class Replaced(NamedTuple):
-    """One op in place of some calls: its name, their names in Dynamo's graph, its shape, its place in the program."""
+    """One op in place of some calls: its name, their names in Dynamo's graph, its shape, the form that computes it, its
+    place in the program."""
 
     op: str
     nodes: tuple[str, ...]
     note: str
+    form: str
     place: str
 
     def __str__(self) -> str:
         names = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} … {self.nodes[-1]}"
-        return f"{self.op}: {self.note} (for {names}{self.place})"
+        return f"{self.op}: {self.note}, {self.form} (for {names}{self.place})"
 
 
 @dataclass
@@ -40,10 +46,11 @@ class Explanation:
     graphs: int = 0
 
     def __str__(self) -> str:
-        cut = ", between which nothing is matched" if self.graphs > 1 else ""
+        cut = ", between which nothing is matched; TORCH_LOGS=graph_breaks says what cuts it" if self.graphs > 1 else ""
         lines = [f"torch.compile makes {self.graphs or 'no'} graph{'' if self.graphs == 1 else 's'} of it{cut}"]
         lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {item}" for item in self.replaced)]
         lines += ["not replaced:", *(f"  {sentence}" for sentence in self.declined)] if self.declined else []
+        lines += [AS_ON_GPU] if any(ON_CPU in sentence for sentence in self.declined) else []
         return "\n".join(lines)
 
 
@@ -52,7 +59,7 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
     compiled: dict[object, tuple[list[Replaced], list[str]]] = {}
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
-        done = rewrite(gm, buffers_of(gm, example_inputs))
+        done = rewrite(gm, static_inputs(gm, example_inputs))
         told = [replaced(site) for site in done.sites], [sentence(item) for item in done.declined]
         # Dynamo may start over with a graph: the last one of a compilation is what runs.
         compiled[gm.meta.get("dynamo_compile_id", len(compiled))] = told
@@ -67,7 +74,8 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
 
 
 def replaced(site: Site) -> Replaced:
-    return Replaced(site.found.op, tuple(call.name for call in site.calls), site.found.note, place_of(site.calls[-1]))
+    found, names = site.found, tuple(call.name for call in site.calls)
+    return Replaced(found.op, names, found.note, found.form, place_of(site.calls[-1]))
 
 
 def sentence(declined: Declined) -> str:

@@ -14,15 +14,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from .. import runtime
 from ..dtypes import FLOATING
 from ..ops.embedding_bags_apart.op import embedding_bags_apart
+from .forms import backend_of, only_form
 from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, name_of, same_size, value
 from .view import View, example
 
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
 UNTRAINED = "no gradient comes back to it, where the op's would be zeros, which an optimizer may still act on"
+SPARSE = (
+    "sparse gradients, where the op's are dense, as with sparse=False (embedding_bags_sgd_ and its like update tables "
+    "without a gradient)"
+)
 SETS_GRADIENTS = "_set_grad_enabled"
 MODES = ("sum", "mean", "max")
 
@@ -117,31 +121,47 @@ class Group:
     """
 
     def __init__(self, kind: tuple) -> None:
-        self._ids, self._mode, self._has_last, *_ = kind
+        self._kind = kind
         self.nodes: list[fx.Node] = []
         self.results: list[fx.Node] = []
-        self._inputs: list[list[fx.Node]] = []
+        self._look_ups: list[tuple[list[fx.Node], list[fx.Node]]] = []
 
     def add(self, inputs: list[fx.Node], calls: list[fx.Node]) -> None:
         self.nodes += calls
         self.results.append(calls[-1])
-        self._inputs.append(inputs)
+        self._look_ups.append((inputs, calls))
+
+    def of(self, positions: list[int]) -> Found:
+        """Some of these look-ups alone."""
+        some = Group(self._kind)
+        for position in positions:
+            some.add(*self._look_ups[position])
+        return some.found()
 
     def found(self) -> Found:
-        count, lists = len(self.results), list(zip(*self._inputs, strict=True))  # tables, ids, and perhaps offsets
+        ids_are, mode, has_last, *_ = self._kind
+        form, device = only_form(OP, self.results[0]), value(self.results[0]).device
+        inputs = [inputs for inputs, _ in self._look_ups]
+        count, lists = len(self.results), list(zip(*inputs, strict=True))  # tables, ids, and perhaps offsets
+        rows, dims = [value(table).shape[0] for table in lists[0]], value(lists[1][0]).dim()
 
         def build(call, *inputs):
             tables, ids, *offsets = (list(inputs[start : start + count]) for start in range(0, len(inputs), count))
-            if self._ids == "rows":
+            shaped: list = [()] * count
+            if ids_are == "rows":
                 offsets = [[call(row_starts, ids[0])] * count]
+            elif dims != 1:
+                shaped = [(tensor,) for tensor in ids]
+            if dims != 1:
                 ids = [call(torch.flatten, tensor) for tensor in ids]
-            out = call(embedding_bags_apart, tables, ids, *(offsets or [None]), self._mode, self._has_last)
-            return [call(column_of, out, k) for k in range(count)]
+            out = call(embedding_bags_apart, tables, ids, *(offsets or [None]), mode, has_last,
+                       **backend_of(form, device))  # fmt: skip
+            return [call(column_of, out, k, *shape) for k, shape in enumerate(shaped)]
 
-        rows = [value(table).shape[0] for table in lists[0]]
-        pooled = "one id each" if self._ids == "one" else f"bags, {self._mode}"
+        pooled = "one id each" if ids_are == "one" else f"bags, {mode}"
         note = f"{count} tables of width {value(lists[0][0]).shape[1]}, {sum(rows)} rows, {pooled}"
-        return Found(OP, self.results, self.nodes, [node for nodes in lists for node in nodes], build, note)
+        return Found(OP, self.results, self.nodes, [node for nodes in lists for node in nodes], build, note, form,
+                     of=self.of)  # fmt: skip
 
 
 def row_starts(ids: Tensor) -> Tensor:
@@ -149,9 +169,17 @@ def row_starts(ids: Tensor) -> Tensor:
     return torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype, device=ids.device)
 
 
-def column_of(out: Tensor, k: int) -> Tensor:
-    """The result of look-up k, [B, D], as its own operator would give it: contiguous, and no view, if B is 1."""
-    return out.select(1, k).clone(memory_format=torch.contiguous_format)
+def column_of(out: Tensor, k: int, ids: Tensor | None = None) -> Tensor:
+    """The result of look-up k, [B, D], as its own operator would give it: contiguous, and no view, if B is 1. ids: of
+    another shape than [B], which the result has before D."""
+    column = out.select(1, k)
+    column = column if ids is None else column.view(*ids.shape, column.shape[1])
+    return column.clone(memory_format=torch.contiguous_format)
+
+
+def side_by_side(out: Tensor, ids: Tensor) -> Tensor:
+    """All results of look-ups of ids [..., L], joined along their last dimension."""
+    return out.flatten(1).view(*ids.shape, out.shape[1] * out.shape[2])
 
 
 STACKS, CATS = (torch.stack, aten.stack.default), (torch.cat, torch.concat, torch.concatenate, *CAT)
@@ -167,10 +195,12 @@ def join_columns(graph: fx.Graph) -> None:
             continue
         kwargs = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
         before, dim = kwargs["tensors"], kwargs.get("dim", 0)
-        if dim not in ((1, -2) if is_call(node, *STACKS) else (1, -1)) or not isinstance(before, list | tuple):
+        if not isinstance(before, list | tuple) or not isinstance(dim, int):
             continue
         tensors = list(before)
         for base in dict.fromkeys(filter(None, map(taken_from, before))):
+            if not joins(node, dim, next(column for column in before if taken_from(column) is base)):
+                continue
             if region[base] == region[node]:  # a view that is made without gradients is not written to with them
                 tensors = with_whole(node, tensors, base)
         if len(tensors) == 1 < len(before):
@@ -195,20 +225,50 @@ def taken_from(node: fx.Node) -> fx.Node | None:
     return base if getattr(base.target, "_opname", "") == OP else None
 
 
+def joins(node: fx.Node, dim: int, column: fx.Node) -> bool:
+    """Whether a cat or stack along `dim` puts columns [B, D] side by side, [B, F, D] or [B, F D]. Of a column
+    [..., D] of ids of another shape a cat along the last dimension does; so does one of [B, 1, D] along the second."""
+    if (ids := ids_of(column)) is None:
+        return dim in ((1, -2) if is_call(node, *STACKS) else (1, -1))
+    return is_call(node, *CATS) and (dim in (ids.dim(), -1) or is_of_rows(ids, dim))
+
+
+def is_of_rows(ids: Tensor, dim: int) -> bool:
+    return ids.dim() == 2 and same_size(ids.shape[1], 1) and dim in (1, -2)
+
+
+def ids_of(column: fx.Node) -> Tensor | None:
+    """The ids whose shape a column has before D, where that is not [B]."""
+    return example(column.args[2]) if is_call(column, column_of) and len(column.args) > 2 else None
+
+
+def position(column: fx.Node) -> int | None:
+    """Which of a result's columns it is; None of what is none."""
+    if is_call(column, column_of):
+        return column.args[1]
+    return column.args[2] if is_call(column, aten.select.int) else None
+
+
 def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.Node]:
     """What a cat or stack joins, with the whole result `base` in place of its columns, if these are all of them in
     their order. Nobody else may read them: what is joined may be written to."""
-    which = [user.args[-1] if is_call(user, column_of, aten.select.int) else None for user in base.users]
+    which = [position(user) for user in base.users]
     if None in which or sorted(which) != list(range(len(base.args[0]))):
         return tensors
-    columns = sorted(base.users, key=lambda column: column.args[-1])
+    columns = sorted(base.users, key=position)
     for k, column in enumerate(columns):
         if is_call(column, aten.select.int) and len(column.users) == 1 and column not in tensors:
             columns[k] = next(iter(column.users))
     start = tensors.index(columns[0]) if columns[0] in tensors else 0
     if tensors[start : start + len(columns)] != columns or any(list(column.users) != [node] for column in columns):
         return tensors
-    if is_call(node, *CATS):
+    ids = ids_of(columns[0])
+    if ids is not None:
+        dim = node.kwargs["dim"] if "dim" in node.kwargs else node.args[1]
+        if not is_of_rows(ids, dim):
+            with node.graph.inserting_before(node):
+                base = node.graph.call_function(side_by_side, (base, columns[0].args[2]))
+    elif is_call(node, *CATS):
         flatten = torch.flatten if "val" not in base.meta else aten.flatten.using_ints
         with node.graph.inserting_before(node):
             whole = node.graph.call_function(flatten, (base, 1))
@@ -230,7 +290,7 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     miss_if({
         f"mode {MODES[kwargs['mode']]}": kwargs["mode"] == 2,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
-        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        SPARSE: kwargs["sparse"] and trains,
         "per_sample_weights": kwargs["per_sample_weights"] is not None,
         "padding_idx": kwargs.get("padding_idx") is not None,
     })
@@ -275,16 +335,14 @@ def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     """(kind, [table, ids], calls) of an embedding; Miss, with the condition that fails."""
     kwargs = arguments(node)
     trains = is_trained(kwargs["weight"], [node])
-    dims = value(kwargs["indices"]).dim()
     miss_if({
-        "sparse gradients, where the op's are dense": kwargs["sparse"] and trains,
+        SPARSE: kwargs["sparse"] and trains,
         "padding_idx, whose row is returned and only has no gradient": kwargs["padding_idx"] >= 0 and trains,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
-        f"ids of {dims} dimensions": dims != 1,
         "its result is not read": not node.users,
     })
     table, ids = kwargs["weight"], kwargs["indices"]
-    return ("one", "sum", False, *alike(table, ids), expr(value(ids).shape[0])), [table, ids], [node]
+    return ("one", "sum", False, *alike(table, ids), *map(expr, value(ids).shape)), [table, ids], [node]
 
 
 READ = {
@@ -313,12 +371,7 @@ def check_tables(inputs: list[fx.Node]) -> None:
         "a table that is not contiguous, which would be copied": not table.is_contiguous(),
         "a table whose width is no number": not isinstance(table.shape[1], int),
     })
-    if on_gpu(table) and (reason := runtime.why_not("cuda", "cuda")):
-        raise Miss(f"its kernel is in CUDA alone, which does not run here: {reason}")
-
-
-def on_gpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cuda"
+    only_form(OP, inputs[0])
 
 
 def alike(table: fx.Node, ids: fx.Node) -> tuple:

@@ -24,7 +24,9 @@ class Found:
     op: its name. nodes: the calls, of the view; `out`, one of them, has the result, or several, a list, have results.
     inputs: the view's nodes that `build(call, *inputs)` makes the replacement of, a node or as many as `out`:
     call(function, *args, **kwargs) adds a call to the graph and returns its node. note: the shape of it, for people.
-    constants: the buffers whose values were looked at.
+    form: of the op, "triton" or "cuda", as the op says. constants: the buffers whose values were looked at.
+    memory: the weights and then the biases that are read from the one buffer that they lie in, if they are.
+    of: of several results, which need not go together, the match of some of them, by their positions.
     """
 
     op: str
@@ -33,7 +35,10 @@ class Found:
     inputs: list[fx.Node]
     build: Callable[..., fx.Node]
     note: str
+    form: str
     constants: list[fx.Node] = field(default_factory=list)
+    memory: list[fx.Node] = field(default_factory=list)
+    of: Callable[[list[int]], Found] | None = None
 
     @property
     def outs(self) -> list[fx.Node]:
@@ -76,6 +81,13 @@ def arguments(node: fx.Node) -> dict[str, object]:
 def value(node: fx.Node) -> Tensor:
     """The fake tensor that stands for a node's result."""
     return node.meta["val"]
+
+
+def wants_gradient(*nodes: fx.Node) -> bool:
+    """Whether a gradient is recorded of one of these, results among them: Dynamo's values know; of an exported program
+    who asks knows."""
+    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in nodes)
+    return recorded or value(nodes[-1]).requires_grad
 
 
 def is_tensor(node: object) -> bool:

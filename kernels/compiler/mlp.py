@@ -2,18 +2,24 @@
 
     x → linear → act → linear → act → … → linear [→ final]        two layers or more, one activation between them all
 
-A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermediate has one reader.
+A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermediate has one reader. A BatchNorm in eval
+before an activation goes into its layer (batch_norm.py), and Dropout in eval is nothing (view.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
+from ..ops.fused_mlp import choice
 from ..ops.fused_mlp.op import fused_mlp
+from .batch_norm import Norm, folded, norm_of
+from .forms import at_most, backend_of, is_on_gpu, runs
 from .match import (
     Declined,
     Found,
@@ -26,10 +32,14 @@ from .match import (
     same_size,
     transposed,
     value,
+    wants_gradient,
 )
-from .view import View
+from .memory import are_laid_out, fused_mlp_in_place
+from .pointwise import is_pointwise
+from .view import NUMBERS, View, example
 
 OP = "fused_mlp"
+NOT_TRANSPOSED = "the product is x @ w, with a weight that is not transposed: the op takes nn.Linear's, x @ w.t()"
 ACTIVATIONS = {
     aten.relu.default: "relu",
     aten.relu_.default: "relu",  # of what nobody else reads in place is the same
@@ -40,13 +50,29 @@ ACTIVATIONS = {
 
 @dataclass
 class Layer:
-    """act(x weightᵀ + bias), and the nodes that compute it."""
+    """act(x weightᵀ + bias), and the nodes that compute it. norm: a BatchNorm before the activation."""
 
     x: fx.Node
     weight: fx.Node
     bias: fx.Node | None
     nodes: list[fx.Node]
     activation: str = "identity"
+    norm: Norm | None = None
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        """What it computes with beside x, in the order in which `parameters` takes it."""
+        bias = [] if self.bias is None else [self.bias]
+        return [self.weight, *bias, *(self.norm.inputs if self.norm else [])]
+
+    def parameters(self, call: Callable, rest: Iterator) -> tuple[object, object]:
+        """(weight, bias) of the layer with its BatchNorm in it. call: adds a call. rest: values of `inputs`."""
+        weight, bias = next(rest), None if self.bias is None else next(rest)
+        if self.norm is None:
+            return weight, bias
+        tensors = [None if tensor is None else next(rest) for tensor in self.norm.tensors]
+        pair = call(folded, weight, bias, *tensors, self.norm.epsilon)
+        return call(operator.getitem, pair, 0), call(operator.getitem, pair, 1)
 
 
 @dataclass
@@ -57,13 +83,13 @@ class Chain:
     layers: list[Layer]
 
 
-def find(view: View) -> Iterator[Found | Declined]:
+def find(view: View, parameters: Mapping[fx.Node, Tensor]) -> Iterator[Found | Declined]:
     for chain in chains(view):
         if isinstance(chain, Declined):
             yield chain
         elif len(chain.layers) > 1 or chain.layers[0].activation != "identity":
             try:
-                yield found(chain.out, chain.layers)
+                yield found(chain.out, chain.layers, parameters)
             except Miss as miss:
                 yield Declined(OP, miss.node, miss.reason)
 
@@ -95,13 +121,27 @@ def layer_of(node: fx.Node) -> Layer | None:
     """The layer that ends in a node, None if none does."""
     name = activation_of(node)
     if name is None:
-        return linear(node)
+        return normed(node)
     product = node.args[0]
-    layer = linear(product)
+    layer = normed(product)
     if layer is not None:
         if len(product.users) > 1:
             raise Miss("what the activation is applied to is read by others too", product)
         layer.activation = name
+        layer.nodes.append(node)
+    return layer
+
+
+def normed(node: fx.Node) -> Layer | None:
+    """node as a linear layer, or as a BatchNorm behind one."""
+    norm = norm_of(node)
+    if norm is None:
+        return linear(node)
+    layer = linear(node.args[0])
+    if layer is not None:
+        if len(node.args[0].users) > 1:
+            raise Miss("what the BatchNorm is applied to is read by others too", node.args[0])
+        layer.norm = norm
         layer.nodes.append(node)
     return layer
 
@@ -125,14 +165,17 @@ def linear(node: fx.Node) -> Layer | None:
         kwargs = arguments(node)
         if kwargs["alpha"] != 1 or kwargs["beta"] != 1:
             raise Miss(f"addmm has alpha={kwargs['alpha']} and beta={kwargs['beta']}", node)
-        return product(node, kwargs["mat1"], kwargs["mat2"], kwargs["self"], [node])
+        layer = product(node, kwargs["mat1"], kwargs["mat2"], kwargs["self"], [node])
+        if layer is None and kwargs["mat2"].op == "placeholder":
+            raise Miss(NOT_TRANSPOSED, node)
+        return layer
     if is_call(node, aten.add.Tensor):
         a, b = node.args
         for term, bias in ((a, b), (b, a)):
             if is_product(term) and is_tensor(bias) and not is_product(bias):
                 layer = product(node, *term.args, bias, [term, node])
                 if layer is None:
-                    raise Miss("the product is with a weight that is not transposed", term)
+                    raise Miss(NOT_TRANSPOSED, term)
                 if arguments(node)["alpha"] != 1:
                     raise Miss(f"add has alpha={arguments(node)['alpha']}", node)
                 if len(term.users) > 1:
@@ -166,7 +209,7 @@ def layer_before(layers: list[Layer]) -> Layer | None:
         raise Miss(miss.reason or "no layer", miss.node or x) from None
     if layer is None:
         x = x.args[0] if activation_of(x) else x
-        if x.op not in ("placeholder", "get_attr") and follows_linear(x):
+        if is_between(x):
             raise Miss(f"{x.target} stands between two layers: fused_mlp has relu, sigmoid and gelu (of erf)", x)
         return None
     if layer.activation == "identity":
@@ -178,37 +221,71 @@ def layer_before(layers: list[Layer]) -> Layer | None:
     return layer
 
 
-def follows_linear(node: fx.Node, steps: int = 3) -> bool:
-    """Whether a node comes from a linear layer by some few calls."""
-    if is_call(node, aten.linear.default, aten.addmm.default):
-        return True
-    return steps > 0 and any(follows_linear(source, steps - 1) for source in node.all_input_nodes)
+BETWEEN = (
+    aten.dropout.default, aten.native_dropout.default, aten.batch_norm.default, aten.layer_norm.default,
+    aten.group_norm.default, aten.rms_norm.default, aten.detach.default, aten.to.dtype, aten.where.ScalarOther,
+)  # fmt: skip
 
 
-def found(out: fx.Node, layers: list[Layer]) -> Found:
+def is_between(node: fx.Node) -> bool:
+    """Whether a node does to one layer's result, and to nothing else, what an activation might do in its place: what
+    joins branches, or takes a part, is no activation that is missing."""
+    is_known = isinstance(node.target, torch._ops.OpOverload)
+    if not node.op.startswith("call_") or (is_known and not is_pointwise(node) and node.target not in BETWEEN):
+        return False
+    layers, left = set(), [*node.all_input_nodes]
+    while left:
+        source = left.pop()
+        if is_call(source, aten.linear.default, aten.addmm.default):
+            layers.add(source)
+        elif source.op.startswith("call_") and not isinstance(example(source), NUMBERS):
+            left += source.all_input_nodes
+        elif isinstance(example(source), Tensor) and example(source).dim() > 1:  # no norm's weight or statistics
+            return False
+    return len(layers) == 1
+
+
+def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor]) -> Found:
     x, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
     check_layers(x, weights, biases)
+    check_dtypes(x, *(node for layer in layers for node in layer.inputs))
     if len(layers) == 1:
         raise Miss("one layer by itself: there is nothing between layers to keep on the chip", out)
     hidden, final = layers[0].activation, layers[-1].activation
-    present_biases = [bias for bias in biases if bias is not None]
 
     def build(call, x, *parameters):
-        rest = iter(parameters[len(weights) :])
-        return call(
-            fused_mlp, x, list(parameters[: len(weights)]), [None if bias is None else next(rest) for bias in biases],
-            hidden, final, precision(value(out)),
-        )
+        options, backend = (hidden, final, precision(value(out))), backend_of(form, value(out).device)
+        if memory:
+            return call(fused_mlp_in_place, x, parameters[0], widths, *options, **backend)
+        rest = iter(parameters)
+        pairs = [layer.parameters(call, rest) for layer in layers]
+        return call(fused_mlp, x, *(list(tensors) for tensors in zip(*pairs, strict=True)), *options, **backend)
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
+    form = form_of(x, out, widths)
+    inputs, memory = [x, *(node for layer in layers for node in layer.inputs)], []
+    has_norm = any(layer.norm for layer in layers)
+    if not has_norm and not wants_gradient(*inputs, out) and are_laid_out(parameters, weights, biases):
+        memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
-    return Found(OP, out, nodes, [x, *weights, *present_biases], build, f"{widths}, {hidden}, {final}")
+    return Found(OP, out, nodes, inputs, build, f"{widths}, {hidden}, {final}", form, memory=memory)
+
+
+def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:
+    """The form that computes layers of these widths; Miss where that is eager."""
+    device = value(out).device
+    if not is_on_gpu(device):
+        return "eager"
+    layers = widths, value(out).dtype, precision(value(out)), device
+    if reason := choice.why_eager_in_a_graph(*layers):
+        raise Miss(f"{widths}: {reason}", out)
+    rows = math.prod(value(x).shape[:-1])
+    return runs("cuda" if at_most(rows, choice.cuda_rows(*layers)) else "triton", out)
 
 
 def precision(result: torch.Tensor) -> str:
-    """What torch is set to compute float32 products in: Dynamo guards that switch."""
-    tf32 = result.device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if tf32 else "ieee"
+    """What float32 products are computed in; Dynamo guards the setting."""
+    return choice.float32_products() if is_on_gpu(result.device) else "ieee"
 
 
 def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:

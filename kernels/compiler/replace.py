@@ -11,6 +11,7 @@ import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
 from .constants import Constants, readable
+from .forms import why_left
 from .match import Declined, Found, Miss, arguments, name_of, same_size, value
 from .view import NUMBERS, View, example
 
@@ -47,19 +49,21 @@ class Rewritten:
     """A graph in which what was found is replaced.
 
     original: the graph as it was. sites, declined: what was replaced, and what was not; their nodes are the graph's
-    own. read: the placeholders whose values were looked at, by position.
+    own. read: the placeholders whose values were looked at, by position. in_place: those that are read where they lie,
+    in a buffer of several.
     """
 
     original: fx.GraphModule
     sites: list[Site] = field(default_factory=list)
     declined: list[Declined] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
+    in_place: set[int] = field(default_factory=set)
 
 
 def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callable | None = None) -> Rewritten:
     """Replace in a graph whatever a pattern finds.
 
-    gm: Dynamo's, or torch.export's. values: of the placeholders whose values may be looked at. insert: what adds a
+    gm: Dynamo's, or torch.export's. values: the parameters and buffers by their placeholders. insert: what adds a
     site's replacement to the graph, by default as calls of the ops' public functions.
     """
     done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
@@ -75,8 +79,12 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     for answer in answers(view, values):
         try:
             if isinstance(answer, Found):
-                done.sites.append(site_of(view, answer))
-                done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
+                for site in sites_of(view, answer):
+                    if reason := why_left(site.found):
+                        raise Miss(reason, site.found.outs[-1])
+                    done.sites.append(site)
+                    done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
+                    done.in_place |= {placeholders.index(view.source[node]) for node in answer.memory}
                 continue
         except Miss as miss:
             answer = Declined(answer.op, miss.node, miss.reason)
@@ -102,8 +110,9 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
 def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declined]:
     """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
     constants = Constants(view, readable(view, values))
+    parameters = {view.image[node]: tensor for node, tensor in values.items()}
     patterns = (
-        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view),
+        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view, parameters),
         add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
     )  # fmt: skip
@@ -133,6 +142,29 @@ def not_looked_at(view: View) -> Iterator[Declined]:
 
 def is_autocast() -> bool:
     return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+
+
+def sites_of(view: View, match: Found) -> Iterator[Site]:
+    """Where a match may be replaced; Miss if nowhere. Of results that need not go together those that may are replaced
+    together, and Miss is of the rest."""
+    try:
+        yield site_of(view, match)
+        return
+    except Miss as miss:
+        if match.of is None:
+            raise
+        first = miss
+    some: list[int] = []
+    for position in range(len(match.outs)):
+        with suppress(Miss):
+            site_of(view, match.of([*some, position]))
+            some.append(position)
+    if len(some) > 1:
+        yield site_of(view, match.of(some))
+    rest = [position for position in range(len(match.outs)) if position not in some]
+    if not some or len(rest) < 2:
+        raise first
+    yield from sites_of(view, match.of(rest))
 
 
 def site_of(view: View, match: Found) -> Site:

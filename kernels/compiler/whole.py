@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx
@@ -24,10 +25,12 @@ from ..ops.dlrm.op import dlrm_forward
 from ..ops.dlrm.tile import TYPES
 from . import interaction, look_ups, mlp
 from .constants import Constants
-from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from .forms import backend_of
+from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value, wants_gradient
 from .view import View
 
 OP = "dlrm_forward"
+OUTSIDE = "outside of this graph"  # an input, or what another of the program's graphs has computed
 
 
 def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Found | Declined]:
@@ -38,12 +41,17 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
         try:
             if (vectors := interaction.gram(node)) is None:
                 continue
-            pairs = interaction.interaction(node, vectors, constants)
         except Miss:  # of which interaction.py speaks
             continue
         try:
+            pairs = interaction.interaction(node, vectors, constants)
+        except Miss as miss:
+            if not (value(vectors[0]).requires_grad and torch.is_grad_enabled()):
+                yield from declined(miss, node, vectors, constants)
+            continue
+        try:
             match = model(pairs, by_out, by_input)
-            if wants_gradient(match):
+            if wants_gradient(*match.inputs, *match.outs):
                 continue  # training goes in parts, as it should
             may_replace(view, match)
             yield match
@@ -52,91 +60,133 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
                 yield Declined(OP, miss.node or node, miss.reason)
 
 
-def wants_gradient(match: Found) -> bool:
-    """Whether a gradient flows back through it: Dynamo's values know; of an exported program who asks knows."""
-    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in match.inputs)
-    return recorded or value(match.outs[0]).requires_grad
+def declined(miss: Miss, node: fx.Node, vectors: tuple, constants: Constants) -> Iterator[Declined]:
+    """Why a product is none of a model's, where its pairs alone are an op's; elsewhere interaction.py speaks."""
+    with suppress(Miss):
+        interaction.pairs_alone(node, vectors, constants)
+        yield Declined(OP, miss.node or node, miss.reason)
 
 
 def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
     """The model around an interaction; Miss, with the condition that fails, if there is none."""
     vector, *sparse = pairs.inputs
     # Pairs in an order of their own come with their indices.
-    sparse, order = (sparse[:-2], sparse[-2:]) if value(sparse[-1]).dim() == 1 else (sparse, [])
+    order = [node for node in sparse if value(node).dim() == 1]
+    sparse = sparse[: len(sparse) - len(order)]
+    if vector.op == "placeholder":
+        raise Miss(f"the dense vector comes from {OUTSIDE}", vector)
     if vector not in by_out:
         raise Miss("the dense vector does not come from an MLP", vector)
     if pairs.out not in by_input:
         raise Miss("what the interaction gives does not go to an MLP", pairs.out)
     bottom, top = by_out[vector], by_input[pairs.out]
-    columns, joining = columns_of(sparse)
-    read = [look_up_of(column) for column in columns]
-    if len({kind for kind, *_ in read}) > 1:
+    looked_up, joining = look_ups_of(sparse)
+    if len({look_up.bags for look_up in looked_up}) > 1:
         raise Miss("some look-ups have offsets, or the last one of them, and some have none", pairs.out)
-    (bags, *_), *_ = read
-    tables, indices, *offsets = (list(column) for column in zip(*(inputs for _, inputs, _ in read), strict=True))
+    tables, indices = [look_up.table for look_up in looked_up], [look_up.ids for look_up in looked_up]
+    bags, offsets = looked_up[0].bags, [look_up.offsets for look_up in looked_up if look_up.offsets is not None]
     dense, layers = bottom.layers[0].x, [*bottom.layers, *top.layers]
-    check(dense, tables, indices, offsets[0] if offsets else [], bags, layers)
+    check(dense, looked_up, offsets, layers)
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     shape = shape_of(*([value(node) for node in nodes] for nodes in (
-        tables, indices, offsets[0] if offsets else [], weights[: len(bottom.layers)], weights[len(bottom.layers) :]
+        tables, indices, offsets, weights[: len(bottom.layers)], weights[len(bottom.layers) :]
     )))  # fmt: skip
+    columns = shape.width + shape.pairs
+    zeros = shape.top[0] - columns  # whose weights do nothing
+    shape = replace(shape, bags=bags, top=(columns, *shape.top[1:]))
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
-    design = design_of(
-        replace(shape, bags=bags), dtype, precision, architecture(device), shared_memory(device)
-    )
+    design = design_of(shape, dtype, precision, architecture(device), shared_memory(device))
     if isinstance(design, str):
         raise Miss(design, pairs.out)
-    lists = [tables, indices, *offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
+    lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
              weights[len(bottom.layers) :], biases[len(bottom.layers) :]]  # fmt: skip
     activations = [chain.layers[at].activation for chain in (bottom, top) for at in (0, -1)]
-    chosen = backend_for(device)
+    options = backend_of("cuda", device)
 
     def build(call, dense, *rest):
         rest, parts = iter(rest), []
         for group in lists:
             parts.append([next(rest) for _ in group])
+        if zeros:
+            parts[-2][0] = call(torch.narrow, parts[-2][0], 1, 0, columns)
         if order:
-            first = parts[-2]
-            first[0] = call(with_columns_in_order, first[0], *rest, len(tables) + 1)
-        if not offsets:
-            parts.insert(2, None)
-        return call(dlrm_forward, dense, *parts, *activations, precision, backend=chosen)
+            parts[-2][0] = call(with_columns_in_order, parts[-2][0], list(rest), len(tables) + 1)
+        in_columns = zip(parts[1], looked_up, strict=True)
+        parts[1] = [ids if one.column is None else call(torch.select, ids, 1, one.column) for ids, one in in_columns]
+        parts[2] = parts[2] or None
+        return call(dlrm_forward, dense, *parts, *activations, precision, **options)
 
-    nodes = [node for layer in layers for node in layer.nodes] + [node for *_, calls in read for node in calls]
+    nodes = [node for part in (*layers, *looked_up) for node in part.nodes]
     widths = ["-".join(map(str, sizes)) for sizes in (shape.bottom, shape.top)]
     note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}, {precision}"
     note += ", pairs in an order of their own" if order else ""
     inputs = [dense, *(node for group in lists for node in group), *order]
-    return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, pairs.constants)
+    return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, "cuda", pairs.constants)
 
 
-def backend_for(device: torch.device) -> str:
-    """On a GPU the kernel itself: "auto" would ask while it is traced whether a gradient is wanted, which is known."""
-    return "cuda" if device.type == "cuda" else "auto"
-
-
-def with_columns_in_order(weight: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:
-    """The weight [N, D + pairs] of a layer behind the pairs i, j of `count` vectors, for dlrm_forward's order."""
-    width = weight.shape[1] - i.shape[0]
-    place = interaction.place_of_pairs(i, j, count).to(weight.device)
+def with_columns_in_order(weight: Tensor, indices: list[Tensor], count: int) -> Tensor:
+    """The weight [N, D + pairs] of a layer behind pairs of `count` vectors, for dlrm_forward's order."""
+    place = interaction.place_of_pairs(indices, count).to(weight.device)
+    width = weight.shape[1] - place.shape[0]
     return weight.index_copy(1, width + place, weight[:, width:])
 
 
-def columns_of(sparse: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The vectors [B, D] that are joined behind the dense one, and the calls that join them."""
-    if len(sparse) != 1 or value(sparse[0]).dim() != 3:
-        return before_split(sparse)
-    (together,) = sparse
-    if is_call(together, aten.stack.default) and arguments(together).get("dim", 0) in (1, -2):
-        columns, joining = list(together.args[0]), [together]
-    elif is_call(together, aten.view.default, aten.reshape.default) and is_call(together.args[0], *CAT):
-        cat = together.args[0]
-        interaction.check_view(together, cat)
-        columns, joining = list(cat.args[0]), [cat, together]
+@dataclass
+class LookUp:
+    """A vector [B, D] of each row: what dlrm_forward takes of it, and the nodes that compute it.
+
+    bags: Shape.bags. column: which of ids [B, n] are its own; None where ids have one dimension.
+    """
+
+    bags: str
+    table: fx.Node
+    ids: fx.Node
+    column: int | None
+    offsets: fx.Node | None
+    nodes: list[fx.Node]
+
+
+def look_ups_of(parts: list[fx.Node]) -> tuple[list[LookUp], list[fx.Node]]:
+    """The look-ups of the vectors that are joined behind the dense one, each part [B, D] or [B, n, D], and the calls
+    that join them."""
+    columns, joining = before_split(parts)
+    looked_up = []
+    for part in columns:
+        if value(part).dim() == 2:
+            looked_up.append(look_up_of(part))
+            continue
+        several, calls = together(part)
+        looked_up += several
+        joining = [*joining, *calls]
+    return looked_up, joining
+
+
+def together(part: fx.Node) -> tuple[list[LookUp], list[fx.Node]]:
+    """The look-ups of a part [B, n, D], and the calls that join them."""
+    if is_call(part, aten.embedding.default):  # of several tables in one tensor, or of one
+        return rows_of_one(part), []
+    if is_call(part, aten.stack.default, *CAT) and arguments(part).get("dim", 0) in (1, -2):
+        looked_up, calls = look_ups_of(list(part.args[0]))
+    elif is_call(part, aten.unsqueeze.default) and part.args[1] in (1, -2):
+        looked_up, calls = look_ups_of([part.args[0]])
+    elif is_call(part, aten.view.default, aten.reshape.default) and is_call(part.args[0], *CAT):
+        interaction.check_view(part, part.args[0])
+        looked_up, calls = look_ups_of(list(part.args[0].args[0]))
+        calls = [part.args[0], *calls]
     else:
-        raise Miss(f"the vectors behind the dense one come from {together.target}, not from look-ups", together)
-    columns, split = before_split(columns)
-    return columns, [*split, *joining]
+        raise Miss(f"the vectors behind the dense one come from {source_of(part)}, not from look-ups", part)
+    return looked_up, [*calls, part]
+
+
+def rows_of_one(node: fx.Node) -> list[LookUp]:
+    """The n look-ups of an embedding of ids [B, n], in one table."""
+    _, (table, ids), calls = look_ups.READ[node.target](node)
+    count = value(ids).shape[1]
+    if not isinstance(count, int):
+        raise Miss("how many ids a row has is no number", node)
+    if len(node.users) > 1:
+        raise Miss("a look-up is read by others too", node)
+    return [LookUp("", table, ids, column, None, calls) for column in range(count)]
 
 
 def before_split(columns: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
@@ -156,12 +206,12 @@ def before_split(columns: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
     return [joined[column.args[1]] for column in columns], [cat, split, *columns]
 
 
-def look_up_of(column: fx.Node) -> tuple[str, list[fx.Node], list[fx.Node]]:
-    """(Shape.bags, [table, ids], or [table, ids, offsets], calls) of a look-up whose result a column is."""
+def look_up_of(column: fx.Node) -> LookUp:
+    """The look-up whose result a vector [B, D] is."""
     call = column.args[0] if column.args and column.op == "call_function" else None
     node = call if isinstance(call, fx.Node) and call.target in BAGS else column
     if node.op != "call_function" or node.target not in look_ups.READ:
-        raise Miss(f"a vector comes from {node.target}, not from a look-up", column)
+        raise Miss(f"a vector comes from {source_of(node)}, not from a look-up", column)
     try:
         (ids, mode, has_last, *_), inputs, calls = look_ups.READ[node.target](node)
     except Miss as miss:
@@ -175,20 +225,26 @@ def look_up_of(column: fx.Node) -> tuple[str, list[fx.Node], list[fx.Node]]:
     for reason, holds in conditions.items():
         if holds:
             raise Miss(reason, node)
-    return "" if ids == "one" else "closed" if has_last else "open", inputs, calls
+    table, indices, *offsets = inputs
+    return LookUp("" if ids == "one" else "closed" if has_last else "open", table, indices, None, *(offsets or [None]),
+                  calls)  # fmt: skip
+
+
+def source_of(node: fx.Node) -> str:
+    return OUTSIDE if node.op == "placeholder" else str(node.target)
 
 
 BAGS = (aten.embedding_bag.default, aten.embedding_bag.padding_idx)
 
 
 def check(
-    dense: fx.Node, tables: list[fx.Node], indices: list[fx.Node], offsets: list[fx.Node], bags: str,
-    layers: list[mlp.Layer],
+    dense: fx.Node, looked_up: list[LookUp], offsets: list[fx.Node], layers: list[mlp.Layer]
 ) -> None:
     """Miss unless dlrm_forward takes these as they are."""
+    tables, indices = [look_up.table for look_up in looked_up], [look_up.ids for look_up in looked_up]
     for layer in layers:
-        if layer.bias is None:
-            raise Miss("a layer has no bias", layer.nodes[-1])
+        if layer.bias is None or layer.norm is not None:
+            raise Miss("a layer has no bias" if layer.norm is None else "a layer has a BatchNorm", layer.nodes[-1])
     for chain_inputs in (dense, *tables):
         if value(chain_inputs).dim() != 2:
             raise Miss(f"{value(chain_inputs).dim()} dimensions, where dlrm_forward takes two", chain_inputs)
@@ -199,10 +255,10 @@ def check(
     if any(value(node).dtype != value(dense).dtype for node in floats):
         raise Miss("not all is of one dtype", dense)
     for nodes, name in ((indices, "ids"), (offsets, "offsets")):
-        if len({value(node).dtype for node in nodes}) > 1 or any(value(node).dim() != 1 for node in nodes):
-            raise Miss(f"the {name} differ in dtype, or have not one dimension", nodes[0])
+        if len({value(node).dtype for node in nodes}) > 1:
+            raise Miss(f"the {name} differ in dtype", nodes[0])
     for node in offsets or indices:
-        if not same_size(value(node).shape[0], value(dense).shape[0] + int(bags == "closed")):
+        if not same_size(value(node).shape[0], value(dense).shape[0] + int(looked_up[0].bags == "closed")):
             raise Miss("there are not as many bags as rows of the dense features", node)
     if any(value(node).device != value(dense).device for node in (*tables, *indices, *offsets)):
         raise Miss("the tables and ids lie on several devices", dense)

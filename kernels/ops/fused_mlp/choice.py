@@ -92,13 +92,45 @@ def graph_takes(*arguments) -> bool:
     return takes_any_rows(*arguments)
 
 
+@constant_in_a_graph  # whose change compiles anew
+def float32_products() -> str:
+    """What a GPU's float32 products are set to: "tf32" or "ieee". (torch.get_float32_matmul_precision raises where the
+    newer settings are used.)"""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def is_full_float32(dtype: torch.dtype, precision: str) -> bool:
+    """Whether products go without tensor cores. There a kernel for all layers gains nothing over cuBLAS: on an H200,
+    2048 rows, µs, eager / CUDA / Triton: 13-512-256-64-16 44.3 / 43.0 / 175, 367-512-256-1 54.7 / 67.8 / 261."""
+    return dtype == torch.float32 and precision == "ieee"
+
+
+@constant_in_a_graph
+def why_eager_in_a_graph(widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> str:
+    """Why "auto" is eager in a compiled graph, which is for any number of rows; "" where a kernel computes it."""
+    if is_full_float32(dtype, precision):
+        return "in full float32 its form is eager, cuBLAS being as fast"
+    if not takes_any_rows("triton", widths, dtype, precision, device):
+        return "the layers are too wide for one kernel"
+    return ""
+
+
 def auto_of(
     rows: int | torch.SymInt, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
     """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph is for any number of rows;
-    "eager" where these do not take them."""
+    "eager" where these do not take them, and in full float32."""
     if is_compiling():
-        return "triton" if graph_takes("triton", widths, dtype, precision, device) else "eager"
+        return "eager" if why_eager_in_a_graph(widths, dtype, precision, device) else "triton"
+    if is_full_float32(dtype, precision):
+        return "eager"
+    return kernel_of(rows, widths, dtype, precision, keep, device)
+
+
+def kernel_of(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
+) -> str:
+    """The faster of "cuda" and "triton"; "eager" where that does not take the layers."""
     backend = "cuda" if 0 < rows <= cuda_rows(widths, dtype, precision, device) else "triton"
     # First without the rows: of a batch size that is new nothing then is to be found out.
     if takes_any_rows(backend, widths, dtype, precision, device):

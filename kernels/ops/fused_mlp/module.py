@@ -29,7 +29,8 @@ class FusedMLP(nn.Sequential):
         mlp = FusedMLP(nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 16)))     x [..., 13] → [..., 16]
 
     After each layer but the last stands the same activation, ReLU, Sigmoid, GELU (of erf) or none, and any one of them
-    after the last. Layers may be without a bias.
+    after the last. Layers may be without a bias. An nn.Dropout may stand anywhere: where it drops nothing, in eval or
+    with p = 0, it is nothing, and where it does, the Sequential is called.
 
     It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
     state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
@@ -84,7 +85,7 @@ class FusedMLP(nn.Sequential):
             self.__dict__["_modules"] = self.__dict__["layers"]._modules
 
     def __setstate__(self, state: dict) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"_drops": False} | state)  # of a version without Dropout
         if "layers" not in self.__dict__:  # pickled when `layers` was a part
             self.layers = self._modules["layers"]
 
@@ -95,7 +96,7 @@ class FusedMLP(nn.Sequential):
         linears = [part for part in layers if type(part) is nn.Linear]
         if not isinstance(x, Tensor):  # torch.fx traces, and asks for the parts by their names in this
             return super().forward(x)
-        if not self.activation or not all(map(is_plain, (layers, *layers))):
+        if not self.activation or not all(map(is_plain, (layers, *layers))) or (self._drops and drops(layers)):
             return layers(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         if x.dim() == 0 or x.shape[-1] != weights[0].shape[-1]:
@@ -119,6 +120,7 @@ class FusedMLP(nn.Sequential):
         except ValueError:  # no MLP any more
             self.activation = self.final_activation = ""
         self._kinds = [_kind(part) for part in self.layers]
+        self._drops = nn.Dropout in self._kinds
 
     def _replicate_for_data_parallel(self) -> FusedMLP:
         replica = super()._replicate_for_data_parallel()  # whose parts are set in a dict of its own
@@ -150,6 +152,11 @@ def is_plain(part: nn.Module) -> bool:
     return type(weight) in PLAIN and (bias is None or (type(bias) in PLAIN and bias.shape == weight.shape[:1]))
 
 
+def drops(layers: nn.Sequential) -> bool:
+    """Whether a Dropout among them drops anything."""
+    return any([type(part) is nn.Dropout and part.training and part.p > 0 for part in layers])
+
+
 def _kind(part: nn.Module) -> type | str:
     """What a module computes, as far as its parameters do not say it."""
     return f"gelu {part.approximate}" if type(part) is nn.GELU else type(part)
@@ -164,12 +171,14 @@ def _activations(layers: nn.Sequential) -> tuple[str, str]:
         raise ValueError(f"FusedMLP: layers must be an nn.Sequential; got {type(layers).__name__}")
     activations = []
     for part in layers:
+        if type(part) is nn.Dropout:
+            continue
         if type(part) is nn.Linear:
             activations.append("identity")
         elif not activations or not (name := NAMES.get(_kind(part))) or activations[-1] != "identity":
             raise ValueError(
                 "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
-                f"erf, Identity or nothing behind it; got {part}"
+                f"erf, Identity or nothing behind it, and Dropout; got {part}"
             )
         else:
             activations[-1] = name
@@ -209,12 +218,13 @@ def mlp(
 
 
 def _is_fused(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, precision: str, backend: str) -> bool:
-    if backend == "auto" and (not x.is_cuda or (x.dtype == torch.float32 and precision == "ieee")):
+    if backend == "auto" and (not x.is_cuda or choice.is_full_float32(x.dtype, precision)):
         return False
     widths = packing.widths_of(weights)
     if is_compiling():  # when the kernel says that it does not take them, it is too late
-        chosen = "triton" if backend == "auto" else backend
-        return choice.graph_takes(chosen, widths, x.dtype, precision, x.device)
+        if backend == "auto":
+            return not choice.why_eager_in_a_graph(widths, x.dtype, precision, x.device)
+        return choice.graph_takes(backend, widths, x.dtype, precision, x.device)
     tensors = (x, *weights, *biases)
     recorded = torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors])
     return is_chosen(x.shape[:-1].numel(), widths, x.dtype, precision, recorded, x.device, backend)
@@ -226,9 +236,7 @@ def is_chosen(
     """Whether `mlp` takes one kernel for so many rows; recorded: with a gradient."""
     if backend != "auto":
         return choice.takes(backend, rows, widths, dtype, precision, recorded, device)
-    if device.type != "cuda" or (dtype == torch.float32 and precision == "ieee"):
-        return False
-    return choice.auto_of(rows, widths, dtype, precision, recorded, device) != "eager"
+    return device.type == "cuda" and choice.auto_of(rows, widths, dtype, precision, recorded, device) != "eager"
 
 
 def _one_by_one(
@@ -264,12 +272,7 @@ def _one_by_one(
 
 def precision_of(x: Tensor) -> str:
     """What float32 products of x are to be computed in; for other dtypes it says nothing."""
-    return "tf32" if _has_tf32(x) and _setting() != "highest" else "ieee"
-
-
-@choice.constant_in_a_graph  # whose change compiles anew
-def _setting() -> str:
-    return torch.get_float32_matmul_precision()
+    return choice.float32_products() if _has_tf32(x) else "ieee"
 
 
 def _has_tf32(x: Tensor) -> bool:

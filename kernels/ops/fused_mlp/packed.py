@@ -198,8 +198,8 @@ def is_packed(
     With 16,384 rows the one kernel's step is the GPU's already, and a faster host would have the other one done before.
     The limit is half of that.
     """
-    if backend == "auto" and device.type == "cuda" and dtype == torch.float32 and precision == "ieee":
-        chosen = choice.auto_of(rows, widths, dtype, precision, True, device)
+    if backend == "auto" and device.type == "cuda" and choice.is_full_float32(dtype, precision):
+        chosen = choice.kernel_of(rows, widths, dtype, precision, True, device)
         products = rows * sum(layer.inputs * layer.outputs for layer in packing.layers(widths))
         return chosen != "eager" and products <= MOST_PRODUCTS[chosen]
     return is_chosen(rows, widths, dtype, precision, True, device, backend)

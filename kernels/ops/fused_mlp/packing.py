@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -177,8 +177,13 @@ def is_transformed() -> bool:
 def laid_out(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | None:
     """(the buffer that they are the views of, in their order, widths), as `pack_mlp` lays them out: their own memory.
     None of others, whatever they are: where a bias is None there must be zeros, and here nobody knows."""
-    if is_compiling() or is_transformed():
-        return None
+    return None if is_compiling() or is_transformed() else buffer_behind(weights, biases)
+
+
+def buffer_behind(
+    weights: Sequence[Tensor], biases: Biases, address: Callable[[Tensor], int | None] = address
+) -> tuple[Tensor, str] | None:
+    """`laid_out` of tensors whose address a function tells."""
     try:
         first, found = weights[0], _places(tuple([weight.shape for weight in weights]))
         is_known = found is not None and len(biases) == len(weights)

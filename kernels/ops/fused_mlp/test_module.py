@@ -7,6 +7,7 @@ import io
 import pickle
 from collections import OrderedDict
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
@@ -88,6 +89,38 @@ def test_results_and_gradients_are_the_sequentials(backend, make, too_wide):
             torch.testing.assert_close(a, b, **CLOSE)
         with torch.no_grad():
             torch.testing.assert_close(fused(x), plain(x), **CLOSE)
+
+
+def test_dropout_is_nothing_where_it_drops_nothing():
+    plain = sequential(13, 20, 5)
+    plain.insert(2, nn.Dropout(0.5))
+    plain.insert(0, nn.Dropout(0.5))
+    fused, x, asked = FusedMLP(plain), torch.randn(6, 13, device=DEVICE), []
+
+    def results() -> list[torch.Tensor]:
+        """Of both by the same random numbers; asked: whether `mlp` computed it."""
+        asked.clear()
+        outputs = []
+        for run in (fused, plain):
+            torch.manual_seed(0)
+            outputs.append(run(x))
+        return outputs
+
+    def mlp(*arguments, original=module.mlp, **options):
+        asked.append(1)
+        return original(*arguments, **options)
+
+    with mock.patch.object(module, "mlp", mlp):
+        for change, computes in (
+            (fused.train, False), (fused.eval, True), (plain.train, False),
+            (lambda: [setattr(part, "p", 0.0) for part in plain if type(part) is nn.Dropout], True),
+            (lambda: plain.__setitem__(3, nn.Dropout(0.9).train()), False), (lambda: plain.pop(3), True),
+        ):  # fmt: skip
+            change()
+            torch.testing.assert_close(*results(), **CLOSE)
+            assert bool(asked) is computes
+    assert "0" not in fused.state_dict()
+    torch.testing.assert_close(pickle.loads(pickle.dumps(fused))(x), fused(x))
 
 
 def test_which_way_is_taken(monkeypatch):
@@ -210,7 +243,8 @@ def test_layers_that_are_more_than_linear_are_called_themselves():
         (nn.Sequential(), "got no layer"),
         (nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), r"got ReLU\(\)"),
         (nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.ReLU()), r"got ReLU\(\)"),
-        (nn.Sequential(nn.Linear(3, 2), nn.Dropout()), r"got Dropout\(p=0.5"),
+        (nn.Sequential(nn.Linear(3, 2), nn.AlphaDropout()), r"got AlphaDropout\(p=0.5"),
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), r"got BatchNorm1d\("),
         (nn.Sequential(nn.Linear(3, 2), nn.GELU("tanh")), r"got GELU\(approximate='tanh'\)"),
         (
             nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.Sigmoid(), nn.Linear(2, 2)),

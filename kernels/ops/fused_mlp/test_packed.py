@@ -144,7 +144,7 @@ def test_several_processes_average_the_gradients_of_parameters(monkeypatch):
 )
 def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch, rows, widths, backend, taken):
     asked, gpu = [], torch.device("cuda")
-    monkeypatch.setattr(choice, "auto_of", lambda *arguments: asked.append(arguments) or backend)
+    monkeypatch.setattr(choice, "kernel_of", lambda *arguments: asked.append(arguments) or backend)
     assert is_packed(rows, widths, torch.float32, "ieee", gpu, "auto") is taken
     assert asked == [(rows, widths, torch.float32, "ieee", True, gpu)]
     assert is_packed(10 * rows, widths, torch.float32, "tf32", gpu, "auto") is (backend != "eager")

@@ -1,0 +1,169 @@
+"""torch.compile(backend="fused_kernels") beside Inductor, by replay and by call: is it anywhere slower?
+
+    python -m model.bench.backend [--presets small,main,mlperf] [--rows 1,128,2048,16384,65536] [--out FILE]
+
+On a GPU. A cell is a preset, a number of rows, a precision, and inference or a training step: forward and backward of
+the MLPs, whose look-ups are in frozen tables, so that it can be captured. The tables have Criteo's cardinalities, each
+at most `--most-rows`; ids are uniform. In bfloat16 the model is cast. Of Inductor there are its defaults and, with
+--autotune, max-autotune without graphs; the faster is the peer, by replay and by call apart. Outputs are compared with
+eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its form.
+"""
+
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.bench.backend")
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import kernels
+from kernels.ops.embedding_bags.bench import KAGGLE
+from kernels.runtime import versions
+from model import DLRM, preset
+from model.config import Precision
+from model.device import settings
+
+PRESETS, ROWS = ("small", "main", "mlperf"), (1, 128, 2048, 16384, 65536)
+ROUNDS, CALLS = 15, 20
+SLOWER = 1.03  # beyond which a ratio counts
+CLOSE = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.BF16: 5e-2}  # of outputs beside eager's, relative
+
+
+def implementations(autotune: bool) -> dict[str, dict]:
+    """What torch.compile is called with."""
+    peers = {"inductor": {}}
+    if autotune:
+        peers["max-autotune"] = {"mode": "max-autotune-no-cudagraphs"}
+    return {**peers, "fused_kernels": {"backend": "fused_kernels"}}
+
+
+def made(name: str, precision: Precision, device: torch.device, most_rows: int) -> DLRM:
+    """A preset's model with frozen tables, as `DLRM.from_checkpoint` gives it."""
+    torch.manual_seed(0)
+    cardinalities = tuple(min(number, most_rows) for number in KAGGLE)
+    with device:
+        model = DLRM(replace(preset(name).model, cardinalities=cardinalities, hash="modulus")).eval()
+    model.sparse_arch.tables.weight.requires_grad_(False)
+    return model.to(torch.bfloat16) if precision is Precision.BF16 else model
+
+
+def work(model: Callable, own: DLRM, inputs: Sequence[Tensor], trains: bool) -> Callable[[], Tensor]:
+    """A call of the model, or a training step of its MLPs."""
+    parameters = [parameter for parameter in own.parameters() if parameter.requires_grad]
+
+    def infer() -> Tensor:
+        with torch.no_grad():
+            return model(*inputs)
+
+    def step() -> Tensor:
+        out = model(*inputs)
+        gradients = torch.autograd.grad(out.float().square().mean(), parameters)
+        return torch.cat([out.detach().flatten(), *(gradient.flatten() for gradient in gradients)])
+
+    return step if trains else infer
+
+
+def captured(function: Callable[[], Tensor]) -> Callable[[], None]:
+    """The replay of a CUDA graph of so many calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(CALLS):
+            function()
+    return graph.replay
+
+
+def microseconds(function: Callable[[], object], calls: int) -> float:
+    """Of one call of so many, from the first to the end of the GPU's work."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    torch.cuda.synchronize()
+    return 1e6 * (time.perf_counter() - start) / calls
+
+
+def cell(
+    name: str, rows: int, precision: Precision, trains: bool, options: argparse.Namespace, device: torch.device
+) -> dict:
+    torch._dynamo.reset()
+    with settings(0, precision):
+        model = made(name, precision, device, options.most_rows)
+        dense = torch.randn(rows, 13, device=device, dtype=next(model.over_arch.parameters()).dtype)
+        inputs = dense, torch.randint(1 << 31, (rows, len(KAGGLE)), device=device)
+        row = {"preset": name, "rows": rows, "precision": str(precision), "trains": trains}
+        with torch.set_grad_enabled(trains):
+            explained = kernels.explain(model, *inputs)
+        row["replaced"] = [f"{found.op}.{found.form}" for found in explained.replaced]
+        want, calls, replays = work(model, model, inputs, trains)(), {}, {}
+        for implementation, arguments in implementations(options.autotune).items():
+            torch._dynamo.reset()
+            function = work(torch.compile(model, **arguments), model, inputs, trains)
+            error = (function().float() - want.float()).abs().max() / want.float().abs().max()
+            if not error <= CLOSE[precision]:
+                row[implementation] = f"FAILED: {error.item():.1e} from eager"
+                continue
+            calls[implementation], replays[implementation] = function, captured(function)
+        for what, functions, number in (("replay", replays, 1), ("call", calls, CALLS)):
+            times = {implementation: [] for implementation in functions}
+            for _, (implementation, function) in itertools.product(range(ROUNDS), functions.items()):
+                scale = CALLS if what == "replay" else 1
+                times[implementation].append(microseconds(function, number) / scale)
+            row[what] = {key: sorted(values) for key, values in times.items()}
+    return row
+
+
+def ratio(times: dict[str, list[float]]) -> float:
+    """Ours by the fastest peer's, of medians."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ours = medians.pop("fused_kernels", float("nan"))
+    return ours / min(medians.values(), default=float("nan"))
+
+
+def lines(row: dict) -> Iterator[str]:
+    where = f"{row['preset']:7}{row['rows']:6} {row['precision']:5}{'step' if row['trains'] else 'inference':10}"
+    for what in ("replay", "call"):
+        medians = {name: statistics.median(values) for name, values in row[what].items()}
+        slower = ratio(row[what])
+        marked = "" if slower <= SLOWER else "  SLOWER"  # a NaN too: one of them failed
+        times = "  ".join(f"{name} {median:9.1f}" for name, median in medians.items())
+        yield f"{where}{what:7} µs  {times}  ratio {slower:.2f}{marked}"
+    yield f"{'':29}replaced: {', '.join(row['replaced']) or 'nothing'}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m model.bench.backend", description=__doc__.splitlines()[0])
+    parser.add_argument("--presets", default=",".join(PRESETS))
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)))
+    parser.add_argument("--precisions", default=",".join(Precision))
+    parser.add_argument("--most-rows", type=int, default=1_000_000, help="of a table (default: %(default)s)")
+    parser.add_argument("--autotune", action="store_true", help="max-autotune too, which takes minutes a cell")
+    parser.add_argument("--out", type=Path, default=Path("build/backend.json"), metavar="FILE")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("model.bench.backend: no CUDA device")
+        return 2
+    rows = []
+    axes = options.presets.split(","), map(int, options.rows.split(",")), map(Precision, options.precisions.split(","))
+    for name, number, precision, trains in itertools.product(*axes, (False, True)):
+        rows.append(cell(name, number, precision, trains, options, torch.device("cuda")))
+        print(*lines(rows[-1]), sep="\n", flush=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({**versions(), "rows": rows}, indent=1))
+    slower = sum(not ratio(row[what]) <= SLOWER for row in rows for what in ("replay", "call"))
+    print(f"{slower} of {2 * len(rows)} beyond {SLOWER}")
+    return int(slower > 0)

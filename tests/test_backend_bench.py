@@ -1,0 +1,47 @@
+"""python -m model.bench.backend, as far as it runs without a GPU."""
+
+import argparse
+
+import pytest
+import torch
+
+from model.bench import backend
+from model.config import Precision
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_cell_on_a_cpu(monkeypatch, trains):
+    """What is compiled is eager, nothing is captured, and one implementation is wrong."""
+    ways = {"inductor": "eager", "fused_kernels": "eager", "wrong": lambda gm, inputs: wrong(gm)}
+    monkeypatch.setattr(backend, "implementations", lambda autotune: {k: {"backend": way} for k, way in ways.items()})
+    monkeypatch.setattr(backend, "captured", lambda function: function)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(backend, "ROUNDS", 3)
+    options = argparse.Namespace(autotune=False, most_rows=50)
+    row = backend.cell("small", 3, Precision.FP32, trains, options, torch.device("cpu"))
+    assert row["wrong"].startswith("FAILED: ")
+    for what in ("replay", "call"):
+        assert {name: len(times) for name, times in row[what].items()} == {"inductor": 3, "fused_kernels": 3}
+    first, second, replaced = backend.lines(row)
+    assert first.startswith(f"small       3 fp32 {'step' if trains else 'inference'}")
+    assert " ratio " in second
+    assert replaced.endswith("replaced: nothing")
+
+
+def wrong(gm):
+    return lambda *inputs: tuple(out + 1 for out in gm(*inputs))
+
+
+def test_the_ratio_is_to_the_fastest_peer():
+    times = {"inductor": [3.0, 4.0, 9.0], "max-autotune": [2.0, 2.0, 9.0], "fused_kernels": [3.0, 1.0, 3.0]}
+    assert backend.ratio(times) == 1.5
+    failed = {"inductor": [3.0]}
+    assert not backend.ratio(failed) <= backend.SLOWER
+    row = {"preset": "small", "rows": 1, "precision": "fp32", "trains": False, "replaced": [], "call": times}
+    assert [line.endswith("SLOWER") for line in backend.lines({**row, "replay": failed})] == [True, True, False]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(capsys):
+    assert backend.main([]) == 2
+    assert "no CUDA device" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+"""Which form computes a replacement: the op, its module and the backend decide alike, and where it is eager nothing is
+replaced and a sentence says why."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest import mock
+
+import pytest
+import torch
+from compiled import recording
+from test_compiler_whole import Model, inputs
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import kernels
+from kernels import runtime
+from kernels.compiler import as_on_gpu, forms
+from kernels.compiler.exported import replace_in
+from kernels.compiler.match import Miss
+from kernels.ops.fused_mlp import choice, module
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU = torch.device("cpu")  # whose limits are an H200's
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def products_in():
+    """A function that sets what torch computes float32 products in, on a GPU."""
+    before = torch.backends.cuda.matmul.fp32_precision
+
+    def products_in(precision: str) -> None:
+        torch.backends.cuda.matmul.fp32_precision = precision
+
+    yield products_in
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def layers(*widths: int) -> nn.Sequential:
+    parts = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*parts[:-1])
+
+
+def test_on_a_cpu_nothing_is_replaced():
+    """The graph is Dynamo's own, and a sentence says so of each match."""
+    text = str(kernels.explain(Model(), *inputs()))
+    assert "nothing is replaced" in text
+    for op in ("fused_mlp", "embedding_bags_apart", "dot_interaction"):
+        assert f"\n  {op}: " in text
+    assert text.count(forms.ON_CPU) == 4
+    assert text.splitlines()[-1].startswith("what it is on a GPU: with kernels.compiler.as_on_gpu()")
+    with torch.no_grad():
+        (sentence,) = kernels.explain(Model(), *inputs()).declined
+    shape = "3 tables of width 4, bottom 13-8-4, top 10-8-1, ieee"
+    assert sentence.startswith(f"dlrm_forward: {shape}: {forms.ON_CPU} (at")
+    backend, recorded = recording()
+    torch.compile(Model(), backend=backend)(*inputs())
+    assert recorded.ops == []
+
+
+def test_an_op_whose_form_on_a_cpu_is_a_kernel_is_put_in_place(monkeypatch):
+    monkeypatch.setattr(forms.declaration("fused_mlp"), "auto_on_cpu", "triton")
+    (replaced,) = kernels.explain(layers(8, 8, 8), torch.randn(5, 8)).replaced
+    assert replaced.op == "fused_mlp"
+
+
+@pytest.mark.parametrize(
+    ("widths", "dtype", "precision", "form"),
+    [
+        ("13-512-256-64-16", torch.float32, "ieee", "eager"),
+        ("13-512-256-64-16", torch.float32, "tf32", "triton"),
+        ("13-512-256-64-16", torch.bfloat16, "ieee", "triton"),
+        ("64-65536-1", torch.bfloat16, "ieee", "eager"),
+        ("479-1024-1024-512-256-1", torch.float32, "tf32", "eager"),
+    ],
+)
+def test_op_module_and_backend_decide_alike(widths, dtype, precision, form, monkeypatch, products_in):
+    monkeypatch.setattr(choice, "is_compiling", lambda: True)
+    gpu = mock.Mock(type="cuda")
+    with mock.patch.object(choice.launch, "shared_memory", return_value=232448):
+        assert choice.auto_of(2048, widths, dtype, precision, False, gpu) == form
+        assert module.is_chosen(2048, widths, dtype, precision, False, gpu, "auto") is (form != "eager")
+    model = layers(*map(int, widths.split("-"))).to(dtype)
+    x = torch.randn(4, model[0].in_features, dtype=dtype)
+    products_in(precision)
+    with as_on_gpu():
+        explanation = kernels.explain(model, x)
+    assert [(found.op, found.form) for found in explanation.replaced] == [("fused_mlp", form)] * (form != "eager")
+    if form == "eager":
+        why = "too wide for one kernel" if precision == "tf32" or dtype != torch.float32 else "in full float32"
+        assert f"fused_mlp: {widths}: " in explanation.declined[0]
+        assert why in explanation.declined[0]
+
+
+def test_a_call_in_full_float32_is_eager_too():
+    gpu = mock.Mock(type="cuda")
+    assert choice.auto_of(2048, "13-512-256-64-16", torch.float32, "ieee", False, gpu) == "eager"
+    assert not module.is_chosen(2048, "13-512-256-64-16", torch.float32, "ieee", False, gpu, "auto")
+
+
+def test_few_rows_may_have_another_form_than_many(monkeypatch):
+    """Whether they are few is a guard of torch.compile: a compilation for few and one for many serve all batches."""
+    monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 16)
+    monkeypatch.setattr(choice, "is_full_float32", lambda *_: False)
+    chosen = []
+    monkeypatch.setattr(forms, "runs", lambda form, node: chosen.append(form) or form)
+    monkeypatch.setattr("kernels.compiler.mlp.runs", forms.runs)
+    model = layers(8, 8, 8)
+    backend, recorded = recording()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    with as_on_gpu():
+        for rows in (5, 7, 16, 300, 17, 40, 3):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert chosen == ["cuda", "triton"]
+    assert recorded.graphs == 2
+    with as_on_gpu():
+        program = torch.export.export(model, (torch.randn(5, 8),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+        (replaced,) = replace_in(program).replaced
+    assert replaced.form == "triton"
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_a_form_that_does_not_run_here_is_not_put_in_place(monkeypatch):
+    """On a CUDA device, whose form a call names."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        node = mock.Mock(meta={"val": torch.empty(5, 8, device="cuda")})
+    assert forms.backend_of("cuda", node.meta["val"].device) == {"backend": "cuda"}
+    assert forms.backend_of("cuda", CPU) == {}
+    monkeypatch.setattr(runtime, "why_not", lambda form, device: "")
+    assert forms.only_form("dot_interaction", node) == "cuda"
+    assert forms.only_form("add_relu", node) == "triton"
+    monkeypatch.setattr(runtime, "why_not", lambda form, device: "no compiler")
+    with pytest.raises(Miss, match="its form cuda does not run here: no compiler"):
+        forms.only_form("dot_interaction", node)
