@@ -281,14 +281,19 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @every_backend
     @pytest.mark.parametrize(
         ("change", "position", "value"),
-        [({5: 3}, 5, 3), ({5: -1}, 5, -1), ({0: 1}, 0, 1), ({5: 2**40}, 5, 2**40), ({5: -(2**63)}, 5, -(2**63))],
+        [({5: 3}, 5, 3), ({5: 20}, 5, 20), ({5: -1}, 5, -1), ({0: 1}, 0, 1), ({5: 2**40}, 5, 2**40),
+         ({5: -(2**63)}, 5, -(2**63))],  # the bag before begins at 21
     )
     def test_bad_offsets_are_named(self, backend, change, position, value):
         ids, offsets = ragged_ids(10)
         for i, wrong in change.items():
             offsets[i] = wrong
         message = rf"embedding_bags: offsets must go from 0 .*; offsets\[{position}\] is {value}"
-        self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets), ValueError, message)
+        guard = Guard()
+        inputs = [guard.like(tensor, written=True) for tensor in (tables_of(5), ROW_OFFSETS, ids, offsets)]
+        with guarded(guard), watched(guard):  # nothing is read outside, wherever they point
+            self.fails(lambda: self.function(backend)(*inputs), ValueError, message)
+        guard.verify()
 
     @every_backend
     @pytest.mark.parametrize("less", [1, -1])
@@ -306,7 +311,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             with pytest.raises(ValueError, match=r"row_offsets must rise from 0 to at most 46 .*\[2\] is 400"):
                 self.function(backend)(tables, lying, ids)
             return
-        for offsets in (lying, lying.flip(0), lying - 40, -lying):
+        for offsets in (lying, lying - 1, lying + 1, lying.flip(0), lying - 40, -lying):  # ± 1: a row beside the tables
             guard = Guard()
             inputs = [guard.like(tensor, written=True) for tensor in (tables, offsets, ids)]
             with guarded(guard), watched(guard):
@@ -500,6 +505,15 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             grads.append(tables.grad)
         assert torch.equal(*grads)
 
+    @kernel_backend
+    def test_a_run_that_ends_with_the_ids(self, backend):
+        """Which fill their chunks, or of which the last is alone in its chunk."""
+        for count in (192, 193):
+            ids = torch.arange(count, device=DEVICE)[:, None] // 100 * 5
+            call = Call(f"{count} ids", (tables_of(4), ROW_OFFSETS[:2], ids, None, "sum", None), (-1, "error"))
+            grads = [Case((count, 1, 4)).tensor(9, DEVICE)]
+            check_gradients(self.op, self.function(backend), call, (True, False, False), grads)
+
     # --------------------------------------------------------------------------------------------- paths, by limits
 
     @kernel_backend
@@ -518,10 +532,11 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):
         launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
-        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, block=32, sums=16)  # 24 columns in two blocks
+        # 65 columns in five blocks; of a weight's gradient in one, and one column.
+        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, block=32, sums=16)
         for name in ("forward", "backward"):
             monkeypatch.setattr(launcher, name, functools.partial(getattr(launcher, name), limits=limits))
-        cases = [Case((5, 24)), Case((7, 5), torch.bfloat16, every_option=False), Case((3, 520), every_option=False)]
+        cases = [Case((5, 65)), Case((7, 5), torch.bfloat16, every_option=False), Case((3, 520), every_option=False)]
         check(self.op, self.function("triton"), cases=cases)
         for call in self.calls(cases[0])[:4]:
             check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))

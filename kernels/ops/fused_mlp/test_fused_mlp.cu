@@ -1,6 +1,9 @@
 // fused_mlp's CUDA kernel against float64 loops, in every shape, with and without clusters.
 #include "direct.cuh"
 
+#include <algorithm>
+#include <deque>
+
 #include "check/host/testing_operands.cuh"
 
 namespace op = fused_mlp;
@@ -30,6 +33,7 @@ struct Problem {
     bool tf32 = false, keep = false;
     op::Plan plan = {};
     bool direct = false;
+    bool infinite = false;  // the first weight of the last layer's second output
 };
 
 double activated(Activation activation, double z) {
@@ -37,6 +41,17 @@ double activated(Activation activation, double z) {
     if (activation == Activation::sigmoid) return 1 / (1 + std::exp(-z));
     if (activation == Activation::gelu) return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
     return z;
+}
+
+// Appends a layer's weight and bias as packing.py lays them out.
+template <class T>
+void pack(std::vector<T>& packed, const std::vector<T>& weight, const std::vector<T>& bias) {
+    long long outputs = (long long)bias.size(), inputs = (long long)weight.size() / outputs;
+    long long stride = op::round_up(inputs, 16), padded = op::round_up(outputs, 16), start = (long long)packed.size();
+    packed.resize(size_t(start + padded * (stride + 1)), testing::rounded<T>(0));
+    for (long long n = 0; n < outputs; ++n)
+        std::copy_n(weight.begin() + n * inputs, inputs, packed.begin() + start + n * stride);
+    std::copy(bias.begin(), bias.end(), packed.begin() + start + padded * stride);
 }
 
 // Inputs, and what must come out. Operands are rounded as the kernel rounds them, so what is left are the errors of sums
@@ -67,17 +82,12 @@ struct Case {
             double sum_error = wide ? 0x1p-50 : single && !rounds(l) ? 0x1p-22 : 0x1p-19;
             double rounding = !last && rounds(l + 1) ? 0x1p-10 : testing::Dtype<T>::epsilon;
             int columns = widths.width[l], width = widths.width[l + 1];
-            long long stride = op::round_up(columns, 16), padded = op::round_up(width, 16);
+            long long padded = op::round_up(width, 16);
             std::vector<T> weight = testing::random<T>(columns * width, unsigned(10 + l));
             std::vector<T> bias = testing::random<T>(width, unsigned(40 + l));
             for (T& w : weight) w = testing::rounded<T>(testing::to_double(w) / std::sqrt(double(columns)));
-            size_t start = packed.size();
-            packed.resize(start + size_t(padded * (stride + 1)), testing::rounded<T>(0));
-            for (int n = 0; n < width; ++n) {
-                for (int k = 0; k < columns; ++k)
-                    packed[start + size_t(n * stride + k)] = weight[size_t(n) * size_t(columns) + size_t(k)];
-                packed[start + size_t(padded * stride + n)] = bias[size_t(n)];
-            }
+            if (last && p.infinite) weight[size_t(columns)] = testing::rounded<T>(INFINITY);
+            pack(packed, weight, bias);
             std::vector<double> operands;
             for (T w : weight) operands.push_back(as_operand<T>(testing::to_double(w), rounds(l)));
             std::vector<double> next(size_t(rows * width)), next_variance(next.size());
@@ -173,6 +183,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     if (p.plan.cluster) direction += " cluster " + std::to_string(p.plan.cluster);
     if (p.plan.buffers == 1) direction += " in place";
     if (p.plan.clusters) direction += " of " + std::to_string(p.plan.clusters);
+    if (p.infinite) direction += " infinite weight";
     std::string activations = std::string(name_of(p.activation)) + "-" + name_of(p.last);
     if (testing::on_gpu && p.shape.rows && !possible_here<T>(p, widths))
         return report.skip(p.shape, testing::Dtype<T>::name, activations.c_str(), direction, "not on this GPU");
@@ -211,13 +222,16 @@ void check_widths(testing::Report& report, bool tf32) {
     check<T>(report, {{0, 13}, "13-8", A::relu, A::identity, tf32});
     check<T>(report, {{1, 1}, "1-1", A::relu, A::gelu, tf32, true});
     check<T>(report, {{7, 3}, "3-17-1", A::sigmoid, A::sigmoid, tf32, true});
-    check<T>(report, {{9, 37}, "37-21", A::identity, A::identity, tf32});  // of one layer the errors are the products'
+    check<T>(report, {{9, 37}, "37-41", A::identity, A::identity, tf32});  // of one layer the errors are the products'
+    Problem infinite = {{9, 16}, "16-3", A::relu, A::identity, tf32};
+    infinite.infinite = true;  // and does not meet the zeros behind the weights of the output before
+    check<T>(report, infinite);
     check<T>(report, {{17, 40}, "33-70-5", A::gelu, A::identity, tf32, true});  // x is wider than K
     check<T>(report, {{19, 16}, "16-48-24-32-8-3", A::relu, A::gelu, tf32, true});
     check<T>(report, {{20, 3, 0, true}, "3-20-9", A::relu, A::identity, tf32});    // NaN and Inf stay in their rows,
-    check<T>(report, {{20, 13, 0, true}, "3-20-9", A::sigmoid, A::gelu, tf32, true});  // and beyond K nothing is read
-    check<T>(report, {{5, 24, Shape::all}, "24-16-7", A::identity, A::relu, tf32, true});
-    check<T>(report, {{21, 37}, "37-1", A::relu, A::identity, tf32});  // one output is added up plainly, in any layer
+    check<T>(report, {{20, 16, 0, true}, "3-20-9", A::sigmoid, A::gelu, tf32, true});  // and beyond K nothing counts
+    check<T>(report, {{5, 24, Shape::all}, "24-7-16", A::identity, A::relu, tf32, true});
+    check<T>(report, {{21, 37}, "32-1", A::relu, A::identity, tf32});  // one output is added up plainly, in any layer
     check<T>(report, {{18, 24, 0, true}, "24-1-200-1-9", A::relu, A::gelu, tf32, true});
     check<T>(report, {{18, 24}, "24-40-1", A::relu, A::identity, tf32, true});  // and `hidden` has it unrounded
     if (testing::few_rows()) return;
@@ -237,7 +251,7 @@ void check_plans(testing::Report& report, bool tf32) {
     };
     with(37, "20-100-72-3", 20, plan(16, 64, 1, 2));
     with(17, "40-64-8-3", 40, plan(16, 64, 4, 2));
-    with(17, "40-64-8-3", 40, plan(16, 64, 4, 1));
+    with(17, "40-240-8-3", 40, plan(16, 64, 4, 1));  // float's last slice is smaller than the others, which fill a pass
     with(66, "72-130-40", 72, plan(32, 128, 1, 2, 2));
     with(35, "72-60-40-3", 72, plan(32, 128, 2, 1, 1));
     if constexpr (op::has_registers<op::Shape<2, 4, 8, 64, 3>>(sizeof(T))) {
@@ -249,6 +263,39 @@ void check_plans(testing::Report& report, bool tf32) {
     if (testing::few_rows()) return;
     with(40, "20-100-72-3", 20, plan(16, 64, 2, 2, 1));
     with(9, "100-300", 100, plan(16, 64, 4));
+}
+
+// Weights and biases that end with their last number, as dlrm_forward has them: nothing beside them is read, and the
+// fragments are those of the packed ones.
+template <class T>
+void check_fragments(testing::Report& report) {
+    const char* text = "17-18-1";
+    op::Widths widths;
+    op::parse(text, widths);
+    Shape shape = {1, op::fragments_size<T>(op::Chain().append(widths))};
+    if (!report.wants<T>(shape)) return;
+    std::vector<T> packed;
+    std::deque<Buffer<T>> buffers;
+    op::LayersToFragments<T> all = {};
+    Buffer<T> fragments(shape.elements());
+    all.fragments = fragments.get(), all.count = widths.count;
+    for (int l = 0; l < widths.count; ++l) {
+        all.strides[l] = all.inputs[l] = widths.width[l], all.outputs[l] = widths.width[l + 1];
+        std::vector<T> weight = testing::random<T>(all.inputs[l] * all.outputs[l], unsigned(10 + l));
+        std::vector<T> bias = testing::random<T>(all.outputs[l], unsigned(40 + l));
+        pack(packed, weight, bias);
+        all.weights[l] = buffers.emplace_back(weight, true).get();
+        all.biases[l] = buffers.emplace_back(bias, true).get();
+    }
+    Buffer<T> together(packed);
+    cudaError_t made = op::launch_fragments<T>({{together.get(), widths}}, fragments.get(), cudaStream_t{});
+    testing::require(made == cudaSuccess ? cudaDeviceSynchronize() : made, "launch_fragments");
+    Expected expected;
+    for (T value : fragments.read()) expected.values.push_back(testing::to_double(value));
+    report.check<T>(shape, text, "fragments", double(fragments.bytes()), {{"fragments", fragments, expected}}, [&] {
+        dim3 grid(1, unsigned(all.count));
+        return launch_kernel(op::fragments_of_layers<T>, grid, dim3(512), 0, cudaStream_t{}, all);
+    });
 }
 
 // Weights straight into registers.
@@ -266,14 +313,14 @@ void check_direct(testing::Report& report, bool tf32) {
     with({17, 40}, "33-70-5", 16, 1, 0, A::gelu);
     with({19, 16}, "16-48-24-32-8-3", 32, 1, 0, A::relu, A::gelu);
     with({20, 3, 0, true}, "3-20-9", 16);
-    with({20, 13, 0, true}, "3-20-9", 32, 1, 0, A::sigmoid, A::gelu);
+    with({20, 16, 0, true}, "3-28-9", 32, 1, 0, A::sigmoid, A::gelu);  // NaN beyond K, in what is read at once with it
     with({5, 24, 1u << the_x | 1u << the_out}, "24-16-7", 8, 1, 0, A::identity, A::relu);
     with({21, 37}, "37-1", 16);
-    with({18, 24, 0, true}, "24-1-200-1-9", 16, 1, 0, A::relu, A::gelu);
+    with({18, 24, 0, true}, "24-1-200-1-9", 8, 1, 0, A::relu, A::gelu);  // half of the warps have no row
     with({18, 24}, "24-40-1", 16);
     with({37, 20}, "20-200-24-3", 16, 2, 1);
     with({17, 40}, "40-64-200-3", 8, 4);
-    with({50, 40}, "40-300-1", 16, 1, 1);
+    with({50, 40}, "40-288-1", 16, 1, 1);  // no zeros behind the inputs
     with({40, 20}, "20-1-40-1", 16, 2, 1);
     if (testing::few_rows()) return;
     with({3, 367}, "367-513-2", 16);
@@ -315,22 +362,52 @@ void check_sizes(testing::Report& report, bool tf32) {
         }
 }
 
-// An activation that the op does not have reaches no kernel.
+// How many layers a text names, -1 for no widths: no layer, one too many, a width beyond 2^30, another sign.
+void check_parse(testing::Report& report) {
+    const std::pair<const char*, int> texts[] = {
+        {"1073741824-1023456789", 1}, {"1073741825-1", -1}, {"7", -1}, {"7-", -1}, {"7/7-7", -1}, {"7:7-7", -1},
+        {"1-1-1-1-1-1-1-1-1-1-1-1-1-1-1-1-1", 16}, {"1-1-1-1-1-1-1-1-1-1-1-1-1-1-1-1-1-1", -1},
+    };
+    Buffer<int> layers(1);
+    for (auto [text, count] : texts) {
+        Expected expected;
+        expected.values = {double(count)};
+        report.check<int>({1, 1}, "parse", text, 0, {{"layers", layers, expected}}, [&, text = text] {
+            op::Widths widths;
+            layers.write({op::parse(text, widths) ? widths.count : -1});
+            return cudaSuccess;
+        });
+    }
+}
+
+// What reaches no kernel: an activation that the op does not have; where a layer's outputs take its inputs' place, a
+// layer whose columns are not all computed before the first is written; a layer of more bytes than 32 bits count.
 void check_refusal(testing::Report& report) {
     Buffer<float> x(1), packed(512), out(1);
     Buffer<int> launched(1);
     Expected none;
     none.values = {0};
-    for (bool last : {false, true})
-        report.check<int>({1, 1}, "tanh", last ? "last" : "between", 0, {{"launched", launched, none}}, [&] {
+    auto refused = [&](const char* what, const char* widths, auto launch) {
+        report.check<int>({1, 1}, "refused", what, 0, {{"launched", launched, none}}, [&] {
             op::Call<float> call = {};
             call.x = x.get(), call.packed = packed.get(), call.out = out.get(), call.rows = call.x_columns = 1;
-            op::parse("1-1", call.widths);
-            call.activation = last ? Activation::relu : Activation::tanh;
-            call.last_activation = last ? Activation::tanh : Activation::relu;
-            launched.write({op::launch(call, cudaStream_t{}) != cudaErrorInvalidValue});
+            op::parse(widths, call.widths);
+            launched.write({launch(call)});
             return cudaSuccess;
         });
+    };
+    for (bool last : {false, true})
+        refused(last ? "tanh last" : "tanh between", "1-1", [&](op::Call<float> call) {
+            (last ? call.last_activation : call.activation) = Activation::tanh;
+            return op::launch(call, cudaStream_t{}) != cudaErrorInvalidValue;
+        });
+    refused("in place", "1-8-72-1", [&](const op::Call<float>& call) {
+        return op::launch(call, cudaStream_t{}, plan(16, 64, 1, 1)) != cudaErrorInvalidConfiguration;
+    });
+    refused("fragments of 4 GB", "32768-32768", [&](const op::Call<float>& call) {
+        auto error = op::launch_fragments<float>({{call.packed, call.widths}}, out.get(), cudaStream_t{});
+        return error != cudaErrorInvalidValue;
+    });
 }
 
 int main(int count, char** arguments) {
@@ -339,10 +416,11 @@ int main(int count, char** arguments) {
             using T = decltype(t);
             check_widths<T>(report, tf32);
             check_plans<T>(report, tf32);
-            if constexpr (sizeof(T) == 2) check_direct<T>(report, tf32);
-            else if (tf32) check_direct<T>(report, tf32);
+            if constexpr (sizeof(T) <= 4)
+                if (sizeof(T) == 2 || tf32) check_direct<T>(report, tf32), check_fragments<T>(report);
             if constexpr (!std::is_same_v<T, double>) check_sizes<T>(report, tf32);
         };
+        check_parse(report);
         check_refusal(report);
         all(float{}, true);
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
