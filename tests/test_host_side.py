@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import fake_driver
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from kernels import runtime
-from kernels.dispatch import core, declared, host_side, nvrtc, ops
+from kernels.dispatch import build, core, declared, host_side, nvrtc, ops
 from kernels.dispatch.op import Op
 
 on_cpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="for a machine without a GPU")
@@ -50,13 +51,57 @@ BY_NVRTC = [
         ("struct S { __device__ bool operator()(int i) const { return i; } };",
          "struct S { __device__ bool operator()(int i) const; };"),
         ("__device__ int f();\n__device__ int g(int) { return 1; }", "__device__ int f();\n__device__ int g(int);"),
-        ("__device__ int table[2] = {1, 2};", "__device__ int table[2] = {1, 2};"),
+        ("__device__ const int table[2] = {1, 2};", "__device__ const int table[2] = {1, 2};"),
+        ("__device__ auto f(int x) -> S::T { return x; }\ntemplate <> struct R<double> { int i; };",
+         "__device__ auto f(int x) -> S::T;\ntemplate <> struct R<double> { int i; };"),
+        ("__device__ bool operator==(S a, S b) noexcept(N == 1) { return 0; } int h() { return 1; }",
+         "__device__ bool operator==(S a, S b) noexcept(N == 1); int h() { return 1; }"),
+        ("#define DEVICE __device__ inline\nint h() { return 1; }",
+         "#define DEVICE __device__ inline\nint h() { return 1; }"),
+        ("template <class T>\nconstexpr\n__device__ T f() { return 1; }",
+         "template <class T>\nconstexpr\n__device__ T f() { return 1; }"),
+        ("__device__ int f() {\n#if A\n  return 1;\n#else\n  return 2;\n#endif\n}\nint h;",
+         "__device__ int f();\n\n\n\n\n\n\nint h;"),
         ("__device__ void f() { char c = '}'; /* } */ s = \"}\"; }  // {", "__device__ void f();  // {"),
         ("// __global__ void k() {}\nint f() { return 1; }", "// __global__ void k() {}\nint f() { return 1; }"),
     ],
 )
 def test_what_is_left_of_device_code(text, left):
     assert host_side.without_device_code(text) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("__global__ void k(float* x) BODY\ninline int f(int n) { return n + 7; }", "'BODY.*' between a function's"),
+        ("namespace n {\n__device__ int f() {\n#if A\n  if (a) {\n#else\n  {\n#endif\n  }\n}\n}",
+         "brackets that are opened in a branch"),
+        ("__device__ int counter;", "a variable, of which each kernel would have its own: '__device__ int counter'"),
+        ("__device__ int f() { {", "a bracket is not closed"),
+    ],
+)
+def test_what_cannot_be_cut_out_is_refused_by_its_file(text, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "EXTENSIONS", tmp_path / "cache")
+    (tmp_path / "kernel.cuh").write_text(text)
+    (tmp_path / "cuda.cu").write_text('#include "kernel.cuh"\n')
+    message = f"kernel.cuh: what is for a GPU cannot be told from what is not: (.|\\n)*{why}"
+    with pytest.raises(RuntimeError, match=message):
+        host_side.copied(tmp_path / "cuda.cu")
+
+
+def test_a_copy_that_is_lost_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "EXTENSIONS", tmp_path)
+    cuda, folder = host_side.copied(cuda_of("add_relu"))
+    before = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    (folder / "ops" / "add_relu" / "kernel.cuh").unlink()
+    assert host_side.copied(cuda_of("add_relu")) == (cuda, folder)
+    assert {path: path.read_text() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_where_nothing_can_be_written_nothing_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "EXTENSIONS", tmp_path / "file")
+    (tmp_path / "file").write_text("")
+    assert not core.op_is_built("add_relu")
 
 
 def test_names_of_kernels():
@@ -128,7 +173,7 @@ FORWARD = {"add_relu": "(Tensor x, Tensor bias) -> Tensor out", "softmax": "(Ten
 @on_cpu
 def test_what_the_driver_is_given(driver, overloads):
     x, bias = torch.randn(1000, 64), torch.randn(64)
-    driver.set_parameters(8, 8, 8, 4)  # x, bias, out, elements, and more
+    driver.set_parameters(8, 8, 8, 4, 12, 1)  # x, bias, out, elements, columns, whole_bias
     out = overloads["add_relu"](x, bias)
     overloads["add_relu"](x, bias)
     assert [kernel.expression for kernel in driver.compiled] == ["add_relu::forward_kernel<float, 1, unsigned int>"]
@@ -145,8 +190,9 @@ def test_what_the_driver_is_given(driver, overloads):
 @needs_compiler
 @on_cpu
 def test_each_library_compiles_its_own_kernels(driver, overloads):
-    driver.set_parameters(8, 8)
+    driver.set_parameters(8, 8, 8, 4)
     overloads["softmax"](torch.randn(3, 40))
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
     overloads["add_relu"](torch.randn(3, 40).double(), torch.randn(40).double())
     assert [(kernel.file, kernel.expression.partition(":")[0]) for kernel in driver.compiled] == [
         (cuda_of("softmax"), "softmax"), (cuda_of("add_relu"), "add_relu")
@@ -156,7 +202,7 @@ def test_each_library_compiles_its_own_kernels(driver, overloads):
 @needs_compiler
 @on_cpu
 def test_errors_come_in_words_and_the_next_launch_tries_again(driver, overloads, monkeypatch):
-    driver.set_parameters(8, 8, 8, 4)
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
     x, bias = torch.randn(4, 8).half(), torch.randn(8).half()
 
     def fails(kernel):
@@ -179,9 +225,64 @@ def test_errors_come_in_words_and_the_next_launch_tries_again(driver, overloads,
 
 @needs_compiler
 @on_cpu
+def test_devices_of_two_kinds(driver, overloads):
+    """Each launch asks for the architecture of the device that it is on, first or later ones alike."""
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
+    x, bias = torch.randn(4, 40), torch.randn(40)
+    try:
+        for context, capability in ((3, 80), (4, 90), (3, 80)):
+            driver.set(context=context, capability=capability)
+            overloads["add_relu"](x, bias)
+    finally:
+        driver.set(context=1, capability=90)
+    assert driver.launch_count == 3
+    assert len({launch.function for launch in driver.launches()}) == 2
+    assert {kernel.arch for kernel in driver.compiled} <= {80, 90}
+
+
+@needs_compiler
+@on_cpu
+def test_a_struct_that_host_and_device_see_otherwise_is_no_launch(driver, overloads):
+    for sizes in ((8, 8, 8, 4, 16, 1), (8, 8, 8, 4, 12), (8, 8, 8, 4, 12, 1, 8)):
+        driver.set_parameters(*sizes)
+        with pytest.raises(RuntimeError, match="its parameters have other sizes than what it is launched with"):
+            overloads["add_relu"](torch.randn(3, 5).double(), torch.randn(5).double())
+    assert driver.launch_count == 0
+
+
+@needs_compiler
+@on_cpu
+def test_ctrl_c_while_a_kernel_is_compiled(driver, overloads, monkeypatch):
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
+
+    def interrupted(kernel):
+        raise KeyboardInterrupt
+
+    def call():
+        with suppress(RuntimeError):  # that the launch failed; the signal comes behind it
+            overloads["add_relu"](torch.randn(300_000).half(), torch.randn(300_000).half())
+        for _ in range(100):
+            pass
+
+    monkeypatch.setattr(nvrtc, "compiled_of_op", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+
+
+@needs_compiler
+@on_cpu
+def test_a_header_that_was_changed_since_is_not_compiled(driver, overloads, monkeypatch):
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
+    monkeypatch.setattr(nvrtc, "text_of", lambda cuda: "another")
+    with pytest.raises(RuntimeError, match=r"cuda\.cu, or what it includes, was changed since this process loaded it"):
+        overloads["add_relu"](torch.randn(300_000).bfloat16(), torch.randn(300_000).bfloat16())
+
+
+@needs_compiler
+@on_cpu
 def test_first_launches_at_once(driver, overloads):
     """Whoever compiles takes Python's lock, which another thread may hold that waits for a kernel."""
-    driver.set_parameters(8, 8, 8, 4)
+    driver.set_parameters(8, 8, 8, 4, 12, 1)
     x, bias = torch.randn(64, 64, dtype=torch.bfloat16), torch.randn(64, dtype=torch.bfloat16)
     failed = []
 
@@ -207,7 +308,7 @@ def test_first_launches_at_once(driver, overloads):
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", BY_NVRTC)
 def test_nvrtc_compiles_each_kernel_under_the_name_that_the_host_has(folder, tmp_path):
-    """One instance of each template, for the oldest architecture and this one."""
+    """One instance of each template, and one with each type of halves, for the oldest architecture and sm_90."""
     library = core.load_op(folder)
     listed = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
     symbols = [line.split()[-1] for line in listed.splitlines()]
@@ -218,7 +319,8 @@ def test_nvrtc_compiles_each_kernel_under_the_name_that_the_host_has(folder, tmp
     for symbol, name in zip(symbols, names.splitlines(), strict=True):
         expression = host_side.expression_of(name)
         if (plain := re.match(r"(?:\w+::)*(\w+)", expression)) and plain[1] in kernels and name.startswith("void "):
-            instances[plain[1]] = (expression, symbol)
+            halves = re.search(r"<.*(__half|__nv_bfloat16)", expression)
+            instances[plain[1], halves and halves[1]] = (expression, symbol)
     assert instances
     for expression, symbol in instances.values():
         for arch in (75, 90):

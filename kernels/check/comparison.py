@@ -112,7 +112,7 @@ class Sums:
         sizes = [size for size in sizes if size.is_floating_point()]
         dtype = _dtype(call)
         return [
-            torch.finfo(dtype).eps * result.abs() + self.k * _sum_epsilon(dtype) * size.abs()
+            _known(torch.finfo(dtype).eps * result.abs() + self.k * _sum_epsilon(dtype) * size.abs(), result, dtype)
             for result, size in zip(exact, sizes, strict=True)
         ]
 
@@ -130,9 +130,16 @@ class Sums:
             sizes = self.gradient_magnitude(call.map(double), incoming)
         factor = self.k * (epsilon if rounds else _sum_epsilon(dtype))
         return [
-            None if result is None else (result, epsilon * result.abs() + factor * size.abs())
+            None if result is None else (result, _known(epsilon * result.abs() + factor * size.abs(), result, dtype))
             for result, size in zip(exact, sizes, strict=True)
         ]
+
+
+def _known(error: Tensor, result: Tensor, dtype: torch.dtype) -> Tensor:
+    """The error, or the dtype's usual one where the magnitude is NaN: of absolute values an Inf stays that the result
+    lost, as in relu(-Inf), and Inf · 0 or Inf - Inf comes of it."""
+    rtol, atol = TOLERANCES[dtype]
+    return torch.where(error.isnan(), atol + rtol * result.abs(), error)
 
 
 def exact_gradients(

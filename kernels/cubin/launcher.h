@@ -14,6 +14,7 @@
 // compiled for an integer of 1 has no such parameter: it is a constant.
 #pragma once
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -170,6 +171,14 @@ class Kernel {
     Function function(int64_t shared = 0) {
         Loaded& here = loaded();
         if (shared > int64_t(here.granted.load(std::memory_order_acquire))) grant(here, unsigned(shared));
+        return here.function;
+    }
+    // The same, for arguments of these sizes.
+    Function function(const size_t* sizes, size_t count) {
+        const Loaded& here = loaded();
+        if (count != here.sizes.size() || !std::equal(sizes, sizes + count, here.sizes.begin()))
+            throw Error(name_ + ": its parameters have other sizes than what it is launched with; does a macro decide what "
+                                "a struct holds?");
         return here.function;
     }
     // The bytes of each parameter of that kernel, hidden ones included.

@@ -68,7 +68,10 @@ def load_op(op: str, *, by_nvcc: bool = False) -> Path:
 
 def op_is_built(op: str, *, by_nvcc: bool = False) -> bool:
     """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
-    return build.library_path(_name(op), **_build_of(op, by_nvcc)).exists()
+    try:
+        return build.library_path(_name(op), **_build_of(op, by_nvcc)).exists()
+    except RuntimeError:  # nothing can be written there, so nothing can be built there either
+        return False
 
 
 def _name(op: str) -> str:

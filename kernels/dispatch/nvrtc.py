@@ -9,7 +9,6 @@ options. An entry that is damaged is compiled again.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -74,7 +73,7 @@ def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
 
 def compiled_of_op(kernel: OpKernel, cache: Path | None = None) -> Compiled:
     """The same of an op's kernel. Who launches it knows its threads, its shared memory and its parameters."""
-    depends = (kernel.expression, kernel.symbol, kernel.arch, _text_of(kernel.file))
+    depends = (kernel.expression, kernel.symbol, kernel.arch, text_of(kernel.file))
     return _cached(
         re.match(r"(?:\w+::)*(\w+)", kernel.expression)[1], depends, kernel.arch, lambda: _compile_op_kernel(kernel),
         cache, {"kernel": kernel.expression}, name=kernel.symbol, threads=0, shared=0, parameters=0, kind=PLAIN,
@@ -125,8 +124,7 @@ def _kernels_of(file: Path) -> str:
     return "".join(f'#include "{name}"\n' for name in names if not name.startswith("dispatch/"))
 
 
-@functools.cache
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
     """A hash of a cuda.cu and of all that its kernels include."""
     text = hashlib.sha256()
     for part in included_files(file, (file.parent, KERNELS)):

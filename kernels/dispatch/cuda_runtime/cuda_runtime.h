@@ -10,12 +10,15 @@
 
 #include <cxxabi.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
-#include <unordered_map>
+#include <utility>
 
 #include "cubin/launcher.h"
 
@@ -24,6 +27,8 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
+#define __cluster_dims__(...)
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __constant__
@@ -40,6 +45,7 @@ CUDA_VECTOR(ushort, unsigned short)
 CUDA_VECTOR(int, int)
 CUDA_VECTOR(uint, unsigned)
 CUDA_VECTOR(longlong, long long)
+CUDA_VECTOR(ulonglong, unsigned long long)
 CUDA_VECTOR(float, float)
 CUDA_VECTOR(double, double)
 #undef CUDA_VECTOR
@@ -111,6 +117,7 @@ namespace {  // a library's own: another op's has other kernels
 // or, if it returns something else than 0, what went wrong.
 using Compile = int (*)(const char* symbol, const char* name, int arch, char* answer, size_t size);
 Compile compile = nullptr;
+constexpr int interrupted = 2;
 
 // The last error of this thread that was more than a number.
 struct Last {
@@ -154,20 +161,32 @@ int device_attribute(int attribute) {
     return value;
 }
 
-// The kernels of this library that have been launched, compiled for one architecture.
+// 90 for sm_90: of the current device, whose like the others need not be.
+int architecture() {
+    static std::atomic<int> of_device[64];  // 0: not asked yet
+    int device = 0;
+    cubin::driver().check(cubin::driver().current_device(&device), "cuCtxGetDevice");
+    int arch = device < 64 ? of_device[device].load(std::memory_order_relaxed) : 0;
+    if (arch) return arch;
+    arch = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) + device_attribute(cudaDevAttrComputeCapabilityMinor);
+    if (device < 64) of_device[device] = arch;
+    return arch;
+}
+
+// The kernels of this library that have been launched, each for every architecture that it was launched on.
 class Kernels {
    public:
-    cubin::Function function(const void* stub) {
-        static const int arch = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
-                                device_attribute(cudaDevAttrComputeCapabilityMinor);
-        cubin::Kernel* kernel = known(stub);
-        return (kernel ? *kernel : compiled(stub, arch)).function();
+    cubin::Kernel& operator[](const void* stub) {
+        const int arch = architecture();
+        cubin::Kernel* kernel = known({stub, arch});
+        return kernel ? *kernel : compiled(stub, arch);
     }
 
    private:
-    cubin::Kernel* known(const void* stub) {
+    using Key = std::pair<const void*, int>;
+    cubin::Kernel* known(Key key) {
         std::shared_lock lock(mutex_);
-        auto place = kernels_.find(stub);
+        auto place = kernels_.find(key);
         return place == kernels_.end() ? nullptr : place->second;
     }
 
@@ -175,31 +194,38 @@ class Kernels {
     cubin::Kernel& compiled(const void* stub, int arch) {
         Dl_info symbol{};
         if (!dladdr(stub, &symbol) || symbol.dli_saddr != stub || !symbol.dli_sname)
-            throw cubin::Error("a kernel without a name of its own cannot be compiled");
+            throw cubin::Error("a kernel that is static, in an unnamed namespace or a template of a local type has no name "
+                               "by which NVRTC could compile it: give it external linkage");
         if (!compile) throw cubin::Error(std::string("nobody compiles ") + symbol.dli_sname);
         const std::unique_ptr<char, void (*)(void*)> name(
             abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, nullptr), std::free);
         std::vector<char> answer(1 << 16);
-        if (compile(symbol.dli_sname, name.get(), arch, answer.data(), answer.size()))
-            throw cubin::Error(answer.data());
+        const bool is_c = std::strncmp(symbol.dli_sname, "_Z", 2) != 0;  // and "f" would be demangled to "float"
+        const int failed = compile(symbol.dli_sname, is_c ? symbol.dli_sname : name.get(), arch, answer.data(), answer.size());
+        if (failed == interrupted) std::raise(SIGINT);  // again: Python, which raised it in there, takes it behind this call
+        if (failed) throw cubin::Error(answer.data());
         auto program = std::make_unique<cubin::Program>(cubin::Program::from_files({answer.data()}));
         cubin::Kernel* kernel = &(*program)[symbol.dli_sname];
         std::unique_lock lock(mutex_);
-        auto [place, is_first] = kernels_.emplace(stub, kernel);
+        auto [place, is_first] = kernels_.emplace(Key{stub, arch}, kernel);
         if (is_first) program.release();  // for as long as the process lives
         return *place->second;
     }
 
     std::shared_mutex mutex_;
-    std::unordered_map<const void*, cubin::Kernel*> kernels_;
+    std::map<Key, cubin::Kernel*> kernels_;
 };
-cubin::Function function_of(const void* stub) {
+cubin::Kernel& kernel_of(const void* stub) {
     static Kernels& kernels = *new Kernels;
-    return kernels.function(stub);
+    return kernels[stub];
 }
+cubin::Function function_of(const void* stub) { return kernel_of(stub).function(); }
+
+constexpr unsigned most_attributes = 4;
 
 cubin::Configuration driver_configuration(const cudaLaunchConfig_t& from, cubin::Attribute* attributes) {
     for (unsigned i = 0; i < from.numAttrs; ++i) {
+        if (i == most_attributes) throw cubin::Error("a launch with more than 4 attributes");
         attributes[i].id = from.attrs[i].id;
         std::memcpy(attributes[i].value, &from.attrs[i].val, sizeof attributes[i].value);
     }
@@ -207,13 +233,13 @@ cubin::Configuration driver_configuration(const cudaLaunchConfig_t& from, cubin:
             {from.blockDim.x, from.blockDim.y, from.blockDim.z},
             unsigned(from.dynamicSmemBytes), from.stream, attributes, from.numAttrs};
 }
-constexpr unsigned most_attributes = 4;
 
-cudaError_t launch(const void* kernel, const cudaLaunchConfig_t& configuration, void** arguments) {
+cudaError_t launch(const void* kernel, const cudaLaunchConfig_t& configuration, void** arguments, const size_t* sizes,
+                   size_t count_of_arguments) {
     return as_error([&] {
         cubin::Attribute attributes[most_attributes];
         const cubin::Configuration all = driver_configuration(configuration, attributes);
-        const auto function = function_of(kernel);
+        const auto function = kernel_of(kernel).function(sizes, count_of_arguments);
         const cubin::Driver& driver = cubin::driver();
         const auto& [grid, block, shared, stream, attribute, count] = all;
         const cubin::Result result =
@@ -244,7 +270,9 @@ extern "C" __attribute__((visibility("default"))) void fused_compile_by(host_sid
 }
 
 static const char* cudaGetErrorString(cudaError_t error) {
-    if (host_side::last.error == error) return host_side::last.words.c_str();
+    thread_local std::string told;
+    const host_side::Last last = std::exchange(host_side::last, {});  // once: the next error may have none
+    if (error && last.error == error) return (told = last.words).c_str();
     switch (error) {
         case cudaErrorInvalidValue: return "invalid argument";
         case cudaErrorInvalidConfiguration: return "invalid configuration argument";
@@ -299,7 +327,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* configuration, void (*k
     // The driver takes the arguments by address, and of the types that the kernel declares.
     return [&](Parameters... converted) {
         void* addresses[] = {&converted..., nullptr};
-        return host_side::launch(reinterpret_cast<const void*>(kernel), *configuration, addresses);
+        const size_t sizes[] = {sizeof(Parameters)..., 0};
+        return host_side::launch(reinterpret_cast<const void*>(kernel), *configuration, addresses, sizes,
+                                 sizeof...(Parameters));
     }(arguments...);
 }
 static cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
