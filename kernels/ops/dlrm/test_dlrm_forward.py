@@ -62,13 +62,34 @@ for _ in range(6):
     width, features = numbers.choice([(1, 26), (2, 9), (3, 5), (4, 16), (16, 2), (16, 3), (5, 1)])
     inputs, layout = numbers.randint(1, 20), numbers.choice(["contiguous", "strided", "misaligned"])
     ids = numbers.choice([torch.int32, torch.int64])
-    for rows in (1, numbers.randint(2, 99), 2048 if features < 4 else 64):
+    for rows in (1, 31, numbers.randint(2, 99), 2048 if features < 4 else 64):
         call = draw_model(Case((1,), layout=layout), rows, inputs, width, features, variant, bags, "cpu", ids)
         # Every tensor in memory of its own, with nothing behind it that the kernel may read.
         call = call.map(lambda tensor: tensor.clone() if tensor.is_contiguous() else tensor)
         with on_host():
             found = kernels.dlrm_forward(*call.arguments(), backend="cuda")
         torch.testing.assert_close(found, dlrm_forward(*call.arguments()), rtol=1e-4, atol=1e-4)
+# Ids and offsets one beside what there is, and offsets that fall by one: each is told, and nothing is read outside.
+for bags in BAGS:
+    call = draw_model(Case((1,)), 40, 13, 4, 3, VARIANTS[0], bags, "cpu", torch.int64)
+    call = call.map(lambda tensor: tensor.clone())
+    ids, height = call.tensors[2][1], len(call.tensors[1][1])
+    wrong = [(ids, 21, -1), (ids, 21, height), (ids, 21, height + 1)]
+    if bags:
+        offsets = call.tensors[3][1]
+        wrong += [(offsets, 21, value) for value in (-1, len(ids) + 1, int(offsets[20]) - 1)] + [(offsets, 0, 1)]
+        wrong += [(offsets, 40, len(ids) + more) for more in (-1, 1) if bags == "closed"]
+    for tensor, position, value in wrong:
+        right, tensor[position] = int(tensor[position]), value
+        try:
+            with on_host():
+                kernels.dlrm_forward(*call.arguments(), backend="cuda")
+            kernels.check_ids()
+        except (IndexError, ValueError) as error:
+            assert f"is {value}" in str(error) or f"id {value}" in str(error), (bags, position, value, error)
+        else:
+            raise AssertionError(f"{value} at {position} of {bags} is told by nobody")
+        tensor[position] = right
 print("done")
 """
 

@@ -18,7 +18,7 @@ from .eager import ACTIVATIONS, fused_mlp
 # Widths behind K, and the options: one layer to four, every activation between layers and at the end.
 VARIANTS = (
     ((17, 33, 5), ("relu", "identity", "ieee")),
-    ((40, 7), ("gelu", "sigmoid", "ieee")),
+    ((40, 35), ("gelu", "sigmoid", "ieee")),
     ((3,), ("relu", "gelu", "tf32")),
     ((16, 1, 13, 31), ("sigmoid", "relu", "ieee")),
     ((9, 2), ("identity", "identity", "tf32")),

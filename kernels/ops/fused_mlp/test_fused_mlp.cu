@@ -251,6 +251,7 @@ void check_plans(testing::Report& report, bool tf32) {
     };
     with(37, "20-100-72-3", 20, plan(16, 64, 1, 2));
     with(17, "40-64-8-3", 40, plan(16, 64, 4, 2));
+    with(17, "40-64-8-3", 40, plan(16, 64, 4, 1));
     with(17, "40-240-8-3", 40, plan(16, 64, 4, 1));  // float's last slice is smaller than the others, which fill a pass
     with(66, "72-130-40", 72, plan(32, 128, 1, 2, 2));
     with(35, "72-60-40-3", 72, plan(32, 128, 2, 1, 1));

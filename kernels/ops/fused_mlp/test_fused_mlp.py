@@ -139,7 +139,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
 
     @every_backend
-    @pytest.mark.parametrize(("inputs", "dtype"), [(13, torch.float32), (77, torch.bfloat16)])
+    @pytest.mark.parametrize(("inputs", "dtype"), [(15, torch.float32), (79, torch.bfloat16)])
     def test_rows_beyond_k_count_for_nothing(self, backend, inputs, dtype):
         x, weights, biases = mlp_call((inputs, 20, 4), 9, dtype).tensors
         columns = packing.padded(inputs)
@@ -219,6 +219,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
     def test_a_bad_row_stays_alone(self, backend, bad):
         for activation in ("relu", "sigmoid"):
             x, weights, biases = mlp_call((13, 19, 21, 5), 40).tensors
+            weights = [weight.abs() for weight in weights]  # with relu what is Inf stays so in every layer
             want = self.function(backend)(x, weights, biases, activation)
             x[7, 3] = bad
             out = self.function(backend)(x, weights, biases, activation)
@@ -226,6 +227,45 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             assert torch.equal(out[others], want[others])
             exact = self.function("eager")(x, weights, biases, activation)
             torch.testing.assert_close(out[7], exact[7], equal_nan=True)
+
+    @kernel_backend
+    def test_an_infinite_weight_or_bias_stays_with_its_output(self, backend):
+        """Where a row's weights end the next row's begin, and behind the last one the biases: the zeros that a step is
+        filled up with must not meet them."""
+        x, weights, biases = mlp_call((33, 35, 37), 20).tensors
+        grad = torch.randn(20, 37, device=DEVICE)
+
+        def run():
+            leaf = x.clone().requires_grad_()
+            out = self.function(backend)(leaf, weights, biases)
+            return out, torch.autograd.grad(out, leaf, grad)[0]
+
+        want, want_grad = run()
+        biases[-1][0] = math.inf
+        out, grad_x = run()
+        assert torch.equal(out[:, 1:], want[:, 1:])
+        assert torch.equal(grad_x, want_grad)
+        weights[-1][2, 0] = math.inf
+        out, _ = run()
+        others = [column for column in range(37) if column not in (0, 2)]
+        assert torch.equal(out[:, others], want[:, others])
+
+    @kernel_backend
+    def test_the_gradient_of_the_padding_is_zero(self, backend):
+        """Whatever is infinite: a buffer that learns keeps its zeros."""
+        call = mlp_call((13, 19, 5), 9, options=("sigmoid", "identity", "ieee"))
+        x, packed, widths, *options, _ = self.overload_arguments(call)
+        x[3, 3] = math.inf
+        packed = packed.detach().requires_grad_()
+        out, _ = OP.overload(backend)(x, packed, widths, *options, True)
+        grad = torch.ones_like(out)
+        grad[6, 2] = math.inf
+        (found,) = torch.autograd.grad(out, packed, grad)
+        assert found.isnan().any()
+        for weight, bias in packing.views(found, widths):
+            weight.zero_()
+            bias.zero_()
+        assert not found.any()
 
     @kernel_backend
     def test_frozen_weights_that_change_before_the_backward(self, backend):
@@ -426,7 +466,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
 
     @INTERPRETED
     def test_tf32_rounds_weights_to_a_copy_that_products_take(self):
-        _, weights, biases = mlp_call((13, 33, 1, 5), 3).tensors
+        _, weights, biases = mlp_call((13, 33, 1, 16, 16), 3).tensors
         buffer, widths = packing.pack(weights, biases)
         launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
         copied = packing.views(launcher._rounded(buffer, widths), widths)
