@@ -18,7 +18,10 @@ import kernels
 from kernels.compiler import compiled, explanation, replace
 from kernels.compiler.memory import fused_mlp_in_place
 
-NAMES = ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart", "dlrm_forward")
+NAMES = (
+    "fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart", "dlrm_forward",
+    "outer_linear",
+)  # fmt: skip
 FUZZ = int(os.environ.get("FUZZ", "1"))  # how much more the slow tests try at random: FUZZ=4 takes ten minutes
 OPS = {getattr(kernels, name): name for name in NAMES} | {fused_mlp_in_place: "fused_mlp in place"}
 

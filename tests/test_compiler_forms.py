@@ -8,14 +8,16 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from compiled import recording
 from test_compiler_whole import Model, inputs
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernels
 from kernels import runtime
-from kernels.compiler import as_on_gpu, forms
+from kernels.compiler import as_on_gpu, forms, replace
 from kernels.compiler.exported import replace_in
 from kernels.compiler.match import Miss
 from kernels.ops.fused_mlp import choice, module
@@ -124,6 +126,36 @@ def test_few_rows_may_have_another_form_than_many(monkeypatch):
         (replaced,) = replace_in(program).replaced
     assert replaced.form == "triton"
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_on_a_cuda_device_each_call_names_its_form(monkeypatch, products_in):
+    """A graph of fake tensors of a GPU, whose limits are an H200's."""
+
+    def model(dense, first, bias, second, ids, a, b, c):
+        x = F.relu(F.linear(F.relu(F.linear(dense, first, bias)), second))
+        t = torch.stack([x, *map(F.embedding, ids.unbind(0), (a, b, c))], 1)
+        i, j = torch.tril_indices(4, 4, -1, device="cuda").unbind(0)
+        pairs = torch.ops.aten.index.Tensor(torch.bmm(t, t.transpose(1, 2)), [None, i, j])  # [:, i, j], without CUDA
+        return torch.cat([x, pairs], 1), F.relu(dense + bias)
+
+    shapes = (5, 8), (8, 8), (8,), (8, 8), (7, 8), (8, 8), (9, 8)
+    properties = mock.Mock(shared_memory_per_block_optin=232448, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(runtime, "why_not", lambda form, device: "")
+    products_in("tf32")
+    with FakeTensorMode():
+        dense, first, bias, second, *tables = (torch.empty(shape, device="cuda") for shape in shapes)
+        ids = torch.empty(3, 5, dtype=torch.long, device="cuda")
+        graph = make_fx(model, pre_dispatch=True)(dense, first, bias, second, ids, *tables)
+    with torch.enable_grad():
+        done = replace.rewrite(graph, {})
+    assert {(site.found.op, site.found.form) for site in done.sites} == {
+        ("fused_mlp", "triton"), ("embedding_bags_apart", "cuda"), ("dot_interaction", "cuda"), ("add_relu", "triton"),
+    }
+    calls = {node.target.__name__: node.kwargs for node in graph.graph.nodes if node.op == "call_function"}
+    for site in done.sites:
+        assert calls[site.found.op]["backend"] == site.found.form
 
 
 def test_a_form_that_does_not_run_here_is_not_put_in_place(monkeypatch):

@@ -449,6 +449,7 @@ def test_what_is_said_of_it():
     (replaced,) = explanation.replaced
     assert replaced.op == OP
     assert replaced.note == "3 tables of width 8, 36 rows, bags, sum"
+    assert replaced.form == "cuda"
     assert explanation.declined == []
 
 

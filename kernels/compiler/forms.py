@@ -48,8 +48,8 @@ def why_left(match: Found) -> str:
 
 def only_form(op: str, node: fx.Node) -> str:
     """The form of an op that has one for all tensors of a GPU. Miss where that does not run."""
-    auto, backends = declaration(op).auto, declaration(op).backends
-    return runs(auto if isinstance(auto, str) else backends[0], node)
+    auto = declaration(op).auto
+    return runs(auto if isinstance(auto, str) else declaration(op).backends[0], node)
 
 
 def runs(form: str, node: fx.Node) -> str:

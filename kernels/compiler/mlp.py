@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -83,8 +83,11 @@ class Chain:
     layers: list[Layer]
 
 
-def find(view: View, parameters: Mapping[fx.Node, Tensor]) -> Iterator[Found | Declined]:
-    for chain in chains(view):
+def find(
+    view: View, parameters: Mapping[fx.Node, Tensor], others: Collection[fx.Node] = ()
+) -> Iterator[Found | Declined]:
+    """others: nodes that another op computes."""
+    for chain in chains(view, others):
         if isinstance(chain, Declined):
             yield chain
         elif len(chain.layers) > 1 or chain.layers[0].activation != "identity":
@@ -94,9 +97,9 @@ def find(view: View, parameters: Mapping[fx.Node, Tensor]) -> Iterator[Found | D
                 yield Declined(OP, miss.node, miss.reason)
 
 
-def chains(view: View) -> Iterator[Chain | Declined]:
+def chains(view: View, others: Collection[fx.Node] = ()) -> Iterator[Chain | Declined]:
     """Layers, as many as follow each other, the last ones of the graph first; and where one is cut, why."""
-    used_nodes: set[fx.Node] = set()
+    used_nodes: set[fx.Node] = {*others}
     for node in reversed(view.graph.nodes):
         if node in used_nodes:
             continue
@@ -109,7 +112,7 @@ def chains(view: View) -> Iterator[Chain | Declined]:
         if layers[0] is None:
             continue
         try:
-            while (before := layer_before(layers)) is not None:
+            while (before := layer_before(layers)) is not None and used_nodes.isdisjoint(before.nodes):
                 layers.insert(0, before)
         except Miss as miss:
             yield Declined(OP, miss.node, miss.reason)
@@ -144,6 +147,11 @@ def normed(node: fx.Node) -> Layer | None:
         layer.norm = norm
         layer.nodes.append(node)
     return layer
+
+
+def is_activated(node: fx.Node) -> bool:
+    """Whether all that is done with a node is an activation."""
+    return len(node.users) == 1 and all(map(activation_of, node.users))
 
 
 def activation_of(node: fx.Node) -> str | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
+from . import add_mul_activation, add_relu, interaction, look_ups, mlp, outer, whole
 from .constants import Constants, readable
 from .forms import why_left
 from .match import Declined, Found, Miss, arguments, name_of, same_size, value
@@ -111,8 +111,11 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
     """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
     constants = Constants(view, readable(view, values))
     parameters = {view.image[node]: tensor for node, tensor in values.items()}
+    outers = list(outer.find(view))
+    others = {node for answer in outers if isinstance(answer, Found) for node in answer.nodes}
     patterns = (
-        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view, parameters),
+        whole.find(view, constants, site_of), interaction.find(view, constants), outers,
+        mlp.find(view, parameters, others),
         add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
     )  # fmt: skip
