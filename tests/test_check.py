@@ -303,6 +303,15 @@ def test_an_inf_may_be_the_largest_number_and_nothing_else(dtype):
             check.compare(inf, wrong)
 
 
+def test_where_the_magnitude_is_nan_the_usual_tolerance_holds():
+    """The absolute values' network keeps an Inf that relu(-Inf) has lost, and Inf · 0 comes of it."""
+    expected, error = torch.tensor([0.75, 2.0, torch.nan]), torch.tensor([torch.nan, 0.5, torch.nan])
+    check.compare(torch.tensor([0.75 + 6e-8, 2.4, torch.nan]), expected, error=error)
+    for wrong in ([0.751, 2.0, torch.nan], [0.75, 2.6, torch.nan], [0.75, 2.0, 1.0], [torch.inf, 2.0, torch.nan]):
+        with pytest.raises(AssertionError):
+            check.compare(torch.tensor(wrong), expected, error=error)
+
+
 class _Relu(torch.autograd.Function):
     """add_relu whose gradients are what `backward_of`(grad of z) says."""
 

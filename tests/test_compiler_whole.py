@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -432,3 +433,37 @@ def test_larger_models_are_for_tensor_cores(dtype, precision, monkeypatch):
     assert recorded.ops == [OP]
     near = 0.05 if dtype == torch.bfloat16 else 0.005
     torch.testing.assert_close(actual, model(dense.to(dtype), *ids), rtol=near, atol=near)
+
+
+@torch.library.custom_op("test_compiler_whole::whole", mutates_args=())
+def opaque(dense: Tensor, ids: list[Tensor]) -> Tensor:
+    """In dlrm_forward's place, which on a CPU is operators that the compiler looks into."""
+    return dense[:, :1] + torch.stack(ids, 1).sum(1, keepdim=True)
+
+
+@opaque.register_fake
+def _(dense, ids):
+    return dense.new_empty((dense.shape[0], 1))
+
+
+def taken(dense, tables, ids, *rest, **options):
+    return opaque(dense, ids)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_ids_that_are_computed_together_are_one_result(monkeypatch, dynamic):
+    """A column each would be a kernel each: 26 of main."""
+    from torch._inductor.utils import run_and_get_code
+
+    monkeypatch.setattr(whole, "dlrm_forward", taken)
+    torch.manual_seed(0)
+    model = Model(**in_one_tensor(lambda rows, starts: (rows + 1) % 7 + starts)).eval()
+    inputs = torch.randn(6, 13), torch.randint(7, (3, 6)), torch.arange(6).expand(3, 6)
+    with torch.no_grad():
+        out, codes = run_and_get_code(
+            torch.compile(model, backend="fused_kernels", fullgraph=True, dynamic=dynamic), *inputs
+        )
+    starts = torch.tensor([0, ROWS[0], ROWS[0] + ROWS[1]])
+    torch.testing.assert_close(out, inputs[0][:, :1] + ((inputs[1].t() + 1) % 7 + starts).sum(1, keepdim=True))
+    results = re.findall(r"= empty_strided\w*\(.*torch.int64\)", "\n".join(codes))
+    assert len(results) == 2, "the stack of the ids, and what is computed of it"

@@ -112,7 +112,7 @@ class Sums:
         sizes = [size for size in sizes if size.is_floating_point()]
         dtype = _dtype(call)
         return [
-            _known(torch.finfo(dtype).eps * result.abs() + self.k * _sum_epsilon(dtype) * size.abs(), result, dtype)
+            torch.finfo(dtype).eps * result.abs() + self.k * _sum_epsilon(dtype) * size.abs()
             for result, size in zip(exact, sizes, strict=True)
         ]
 
@@ -130,16 +130,9 @@ class Sums:
             sizes = self.gradient_magnitude(call.map(double), incoming)
         factor = self.k * (epsilon if rounds else _sum_epsilon(dtype))
         return [
-            None if result is None else (result, _known(epsilon * result.abs() + factor * size.abs(), result, dtype))
+            None if result is None else (result, epsilon * result.abs() + factor * size.abs())
             for result, size in zip(exact, sizes, strict=True)
         ]
-
-
-def _known(error: Tensor, result: Tensor, dtype: torch.dtype) -> Tensor:
-    """The error, or the dtype's usual one where the magnitude is NaN: of absolute values an Inf stays that the result
-    lost, as in relu(-Inf), and Inf · 0 or Inf - Inf comes of it."""
-    rtol, atol = TOLERANCES[dtype]
-    return torch.where(error.isnan(), atol + rtol * result.abs(), error)
 
 
 def exact_gradients(
@@ -199,8 +192,10 @@ def compare(
     """Raise AssertionError unless they agree in shape, dtype, device, NaN and Inf, and to within the tolerances.
 
     rtol, atol: default: TOLERANCES of the dtype. error: instead of them, what each element may be off by (≥ 0, of
-    expected's shape). An Inf that rounding to the dtype makes of a finite result may also be the dtype's largest
-    number, and the reverse: which one it is hangs on the last bit. Integers and booleans must be equal.
+    expected's shape); where it is NaN, the tolerances all the same: a magnitude of absolute values keeps an Inf that
+    the result has lost, as in relu(-Inf), and a NaN comes of that. An Inf that rounding to the dtype makes of a finite
+    result may also be the dtype's largest number, and the reverse: which one it is hangs on the last bit. Integers and
+    booleans must be equal.
     """
     for name in ("shape", "dtype", "device"):
         want, got = getattr(expected, name), getattr(actual, name)
@@ -217,7 +212,9 @@ def compare(
             default if given is None else given
             for given, default in zip((rtol, atol), TOLERANCES[expected.dtype], strict=True)
         )
-        allowed = atol + rtol * expected.double().abs() if error is None else error
+        allowed = atol + rtol * expected.double().abs()
+        if error is not None:
+            allowed = torch.where(error.isnan(), allowed, error)
         near = (actual.double() - expected.double()).abs() <= allowed
         both_finite = actual.isfinite() & expected.isfinite()
         right = (both_finite & near) | (actual == expected) | (actual.isnan() & expected.isnan())

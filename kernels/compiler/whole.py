@@ -111,8 +111,7 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
             parts[-2][0] = call(torch.narrow, parts[-2][0], 1, 0, columns)
         if order:
             parts[-2][0] = call(with_columns_in_order, parts[-2][0], list(rest), len(tables) + 1)
-        in_columns = zip(parts[1], looked_up, strict=True)
-        parts[1] = [ids if one.column is None else call(torch.select, ids, 1, one.column) for ids, one in in_columns]
+        parts[1] = id_columns(call, parts[1], looked_up)
         parts[2] = parts[2] or None
         return call(dlrm_forward, dense, *parts, *activations, precision, **options)
 
@@ -122,6 +121,35 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     note += ", pairs in an order of their own" if order else ""
     inputs = [dense, *(node for group in lists for node in group), *order]
     return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, "cuda", pairs.constants)
+
+
+def id_columns(call: Callable, ids: list, looked_up: list[LookUp]) -> list:
+    """The ids [B] of each look-up, of those that lie in ids [B, n] their column.
+
+    Of a result Inductor would compute each column by a kernel of its own: so it is computed once, and its columns are
+    views of that.
+    """
+    results, columns = {}, []
+    for together, look_up in zip(ids, looked_up, strict=True):
+        if look_up.column is None:
+            columns.append(together)
+        elif look_up.ids.op == "placeholder":  # which lies there already
+            columns.append(call(torch.select, together, 1, look_up.column))
+        else:
+            if together not in results:
+                results[together] = call(copied, together)
+            columns.append(call(column_of, results[together], look_up.column))
+    return columns
+
+
+def copied(ids: Tensor) -> Tensor:
+    """A result of its own, whose columns lie where `column_of` looks for them."""
+    return ids.clone(memory_format=torch.contiguous_format)
+
+
+def column_of(ids: Tensor, column: int) -> Tensor:
+    """Column `column` of a copy [B, n]."""
+    return ids.as_strided((ids.shape[0],), (ids.shape[1],), column)
 
 
 def with_columns_in_order(weight: Tensor, indices: list[Tensor], count: int) -> Tensor:
