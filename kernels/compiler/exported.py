@@ -20,9 +20,9 @@ ASSERTION = torch.ops.aten._assert_tensor_metadata.default
 def replace_in(program: ExportedProgram) -> Explanation:
     """Replace in an exported program, which is changed, what torch.compile's backend would; returns what was replaced.
 
-    The program then holds the ops' overloads of the device that it was exported for, on a CPU their eager forms, and
-    loads after `import kernels`. It is for inference where it was exported under no_grad: no op then keeps what a
-    backward reads.
+    The program then holds the ops' overloads of the GPU that it was exported for, and loads after `import kernels`. Of
+    one for a CPU nothing is replaced, where the ops' form is eager. It is for inference where it was exported under
+    no_grad: no op then keeps what a backward reads.
     """
     dropped = drop_assertions(program.graph)
     signature, placeholders = program.graph_signature, program.graph.find_nodes(op="placeholder")

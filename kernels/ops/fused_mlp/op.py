@@ -98,9 +98,9 @@ def fused_mlp(
             is between the layers are rounded to the nearest number with 10 bits behind the leading one. Halves always
             go through tensor cores and are added up in float32.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor the faster of Triton and CUDA by
-            choice.py: CUDA for few rows of an MLP with many weights, and where float32 products are full; under
-            torch.compile Triton; eager where the layers are too wide for it. For other tensors eager. (`FusedMLP` and
-            its `mlp` are faster than eager there.)
+            choice.py: CUDA for few rows of an MLP with many weights; under torch.compile Triton; eager where the layers
+            are too wide for it, and in full float32, which cuBLAS computes as fast. For other tensors eager.
+            (`FusedMLP` and its `mlp` are faster than eager there.)
 
     Eager computes with the weights as they are. The kernels read weights and biases from one buffer, and no copy is
     kept: a call sees every change that was made before it, whoever made it. Parameters that `pack_mlp` laid out so are
