@@ -32,14 +32,30 @@ if len(sys.argv) > 1:  # the folder of sources that the key is made of
 choice.is_full_float32 = lambda *_: False
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)), torch.randn(4, 8)
+
+class Model(nn.Module):
+    # Several functions of the package stand in its graph.
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.tables = nn.ParameterList(torch.randn(5, 8) for _ in range(3))
+
+    def forward(self, x):
+        ids = (x[:, 0] > 0).long()
+        one, two, three = (torch.nn.functional.embedding(ids, table) for table in self.tables)
+        t = torch.stack([self.layers(x), one, two, three], 1)
+        i, j = torch.triu_indices(4, 4, 1)
+        return one * two * torch.bmm(t, t.transpose(1, 2))[:, i, j].sum(1, keepdim=True)
+
+model, x = Model(), torch.randn(4, 8)
 compiled = torch.compile(model, backend="fused_kernels")
 with as_on_gpu():
-    assert kernels.explain(model, x).replaced
+    assert len(kernels.explain(model, x).replaced) == 3
     out = compiled(x)
     out.sum().backward()
     with torch.no_grad():
-        assert torch.equal(compiled(x), out)
+        torch.testing.assert_close(compiled(x), out)
 torch.testing.assert_close(out, model(x))
 assert not torch._inductor.config.unsafe_marked_cacheable_functions
 print(json.dumps({name: counters["aot_autograd"][f"autograd_cache_{name}"] for name in ("hit", "miss", "bypass")}))
@@ -108,5 +124,6 @@ def test_the_users_own_names_are_kept_and_ours_are_set_while_compiling_alone():
         assert config.unsafe_marked_cacheable_functions == {"own.function": "1"}
     ours = {"kernels.ops.fused_mlp.op.fused_mlp", "kernels.compiler.look_ups.column_of"}
     assert named == {"own.function": "1"} | dict.fromkeys(ours, cache.key())
+    assert list(named) == ["own.function", *sorted(ours)]  # in one order in all processes: torch's key has it
     with cache.cacheable(fx.symbolic_trace(nn.Linear(2, 2)).graph):
         assert config.unsafe_marked_cacheable_functions == {}

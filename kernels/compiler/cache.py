@@ -29,7 +29,7 @@ def cacheable(graph: fx.Graph) -> Iterator[None]:
         return
     from torch._inductor import config
 
-    named = dict.fromkeys(names, key())
+    named = dict.fromkeys(sorted(names), key())  # in one order: torch's key has it
     with config.patch(unsafe_marked_cacheable_functions={**config.unsafe_marked_cacheable_functions, **named}):
         yield
 
