@@ -110,7 +110,7 @@ def test_the_key_is_made_of_the_sources_and_of_what_auto_is(tmp_path, monkeypatc
 def test_the_users_own_names_are_kept_and_ours_are_set_while_compiling_alone():
     from torch._inductor import config
 
-    from kernels.compiler.look_ups import column_of
+    from kernels.compiler.columns import column_of
     from kernels.ops.fused_mlp.op import fused_mlp
 
     graph = fx.Graph()
@@ -122,7 +122,7 @@ def test_the_users_own_names_are_kept_and_ours_are_set_while_compiling_alone():
         with cache.cacheable(graph):
             named = dict(config.unsafe_marked_cacheable_functions)
         assert config.unsafe_marked_cacheable_functions == {"own.function": "1"}
-    ours = {"kernels.ops.fused_mlp.op.fused_mlp", "kernels.compiler.look_ups.column_of"}
+    ours = {"kernels.ops.fused_mlp.op.fused_mlp", "kernels.compiler.columns.column_of"}
     assert named == {"own.function": "1"} | dict.fromkeys(ours, cache.key())
     assert list(named) == ["own.function", *sorted(ours)]  # in one order in all processes: torch's key has it
     with cache.cacheable(fx.symbolic_trace(nn.Linear(2, 2)).graph):

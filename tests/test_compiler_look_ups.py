@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import kernels
 from kernels import dispatch, runtime
 from kernels.compiler import forms, look_ups, replace
+from kernels.compiler.columns import column_of
 from kernels.dispatch.core import on_host
 from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
@@ -419,14 +420,16 @@ def rewritten(module: nn.Module) -> torch.fx.Graph:
     [
         ("bags", 0), ("stacked", 0), ("columns_of_a_matrix", 0), ("stacked_and_written", 0), ("stacked_otherwise", 3),
         ("stacked_behind_dense", 3), ("two_together", 3), ("joined_twice", 3), ("joined_and_read", 3), ("returned", 3),
-        ("one_repeated", 1), ("rows_joined", 3),
+        ("one_repeated", 1), ("rows_joined", 3), ("ids_in_columns", 0), ("ids_in_columns_side_by_side", 0),
+        ("sequences_side_by_side", 0), ("ids_in_columns_in_front", 3), ("sequences_joined", 3),
     ],
 )  # fmt: skip
 def test_what_goes_together_is_not_taken_apart(name, columns):
     targets = [node.target for node in rewritten(REPLACED[name][0]()).nodes]
     assert targets.count(embedding_bags_apart) == 1
-    assert targets.count(look_ups.column_of) == columns
-    whole = ("stacked", "columns_of_a_matrix", "stacked_and_written")
+    assert targets.count(column_of) == columns
+    whole = ("stacked", "columns_of_a_matrix", "stacked_and_written", "ids_in_columns", "ids_in_columns_side_by_side",
+             "sequences_side_by_side")  # fmt: skip
     assert (torch.cat in targets or torch.stack in targets) == (name not in (*whole, "returned"))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import add_mul_activation, add_relu, interaction, look_ups, mlp, outer, whole
+from .columns import join_columns
 from .constants import Constants, readable
 from .forms import why_left
 from .match import Declined, Found, Miss, arguments, name_of, same_size, value
@@ -101,7 +102,7 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     for node in reversed(gm.graph.nodes):
         if node in gone and not node.users:
             gm.graph.erase_node(node)
-    look_ups.join_columns(gm.graph)
+    join_columns(gm.graph)
     gm.graph.lint()
     gm.recompile()
     return done

@@ -21,6 +21,7 @@ from .match import arguments, aten, is_call
 
 # Methods that give a tensor but do more to it than an operator does.
 EFFECTS = {"register_hook", "requires_grad_", "retain_grad"}
+SETS_GRADIENTS = "_set_grad_enabled"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # which have no gradient
 NUMBERS = int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
 
