@@ -77,6 +77,7 @@ def test_what_is_left_of_device_code(text, left):
         ("namespace n {\n__device__ int f() {\n#if A\n  if (a) {\n#else\n  {\n#endif\n  }\n}\n}",
          "brackets that are opened in a branch"),
         ("__device__ int counter;", "a variable, of which each kernel would have its own: '__device__ int counter'"),
+        ("__constant__ float rates[3];", "a variable, of which each kernel would have its own: '__const"),
         ("__device__ int f() { {", "a bracket is not closed"),
     ],
 )

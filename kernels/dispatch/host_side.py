@@ -45,6 +45,8 @@ def without_device_code(text: str) -> str:
     """The source without the bodies of functions that are for a GPU alone. Of a kernel an empty one is left, so that it
     has an address; lines keep their numbers."""
     code = _code(text)
+    if constant := re.search(r"\b__constant__\b[^;{=]*", code):
+        raise ValueError(f"a variable, of which each kernel would have its own: {constant[0].strip()!r}")
     parts, kept_to = [], 0
     for mark in _MARK.finditer(code):
         if mark.start() < kept_to or (body := _body(code, mark)) is None:

@@ -26,6 +26,10 @@ from .included_files import included_files
 FORMAT = 1  # of the key
 # The headers' functions that are not marked are for the host elsewhere, and constexpr ones among them for both.
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
+CURES = {
+    "cannot determine which instance": "Kernels of one name differ in their template arguments: rename one.",
+    "is undefined": "What a kernel needs, its types too, stands in a .cuh that cuda.cu includes.",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,11 @@ def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]], more: S
 def _compile_op_kernel(kernel: OpKernel) -> bytes:
     include = [f"--include-path={folder}" for folder in (kernel.file.parent, KERNELS)]
     text, name = _kernels_of(kernel.file), kernel.file.parent.name
-    image, symbol = _compile(str(kernel), name, text, kernel.arch, (), include, kernel.expression)
+    try:
+        image, symbol = _compile(str(kernel), name, text, kernel.arch, (), include, kernel.expression)
+    except RuntimeError as error:
+        cures = (cure for what, cure in CURES.items() if what in str(error))
+        raise RuntimeError("\n".join((str(error), *cures))) from None
     if symbol != kernel.symbol:
         raise RuntimeError(f"{kernel}: NVRTC names it {symbol}, the host's compiler {kernel.symbol}")
     return image
