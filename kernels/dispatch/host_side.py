@@ -43,7 +43,12 @@ def op_files(cuda: Path) -> list[Path]:
 
 def without_device_code(text: str) -> str:
     """The source without the bodies of functions that are for a GPU alone. Of a kernel an empty one is left, so that it
-    has an address; lines keep their numbers."""
+    has an address; lines keep their numbers.
+
+    Raises:
+        ValueError: a body that cannot be told from what is around it (a macro in its place, an #if across its
+            brackets), or a variable of the GPU's.
+    """
     code = _code(text)
     if constant := re.search(r"\b__constant__\b[^;{=]*", code):
         raise ValueError(f"a variable, of which each kernel would have its own: {constant[0].strip()!r}")
@@ -128,7 +133,8 @@ def copied(cuda: Path) -> tuple[Path, Path]:
     same files.
 
     Raises:
-        RuntimeError: a kernel stands in the cuda.cu itself.
+        RuntimeError: a kernel stands in the cuda.cu itself; a file, named, in which device code cannot be told from the
+            host's; nothing can be written to the cache.
     """
     if "__global__" in _code(cuda.read_text()):
         raise RuntimeError(f"{cuda}: NVRTC compiles kernels that stand in a .cuh that it includes: move them there, or "
