@@ -181,7 +181,7 @@ class DLRM(nn.Module):
         Raises ValueError for a wrong shape or dtype. Without offsets nothing here waits for the device.
         """
         self._check(dense, sparse, offsets)
-        if offsets is None and fused.is_whole(self, dense):
+        if offsets is None and type(self.sparse_arch) is SparseArch and fused.is_whole(self, dense):
             return fused.whole(self, dense, self.sparse_arch.rows(sparse)).squeeze(1)
         return self._logits(dense, self.sparse_arch(sparse, offsets, dense.shape[0]))
 

@@ -336,3 +336,22 @@ def test_a_buffer_that_is_an_inference_tensor():
         module.pairs.copy_(TRIL[:, SHUFFLED])
         torch.testing.assert_close(compiled(*inputs()), module(*inputs()))
     assert recorded.ops == ["dot_interaction"]
+
+
+@pytest.mark.parametrize("written", ["counter", "pairs"])
+def test_a_counter_beside_the_pairs_may_be_written(written):
+    """As BatchNorm in training counts its batches; a write to the pairs themselves makes them unknown."""
+
+    def function(m, dense, sparse):
+        m.counter.add_(1)
+        if written == "pairs":
+            m.pairs.add_(0)
+        vectors = stacked(m.norm(dense), sparse)
+        return torch.cat([dense, products(vectors)[:, m.pairs[0], m.pairs[1]]], 1)
+
+    module = Of(function, pairs=TRIL.clone(), counter=torch.tensor(0), norm=nn.BatchNorm1d(D).eval())
+    recorded = check(module, (torch.randn(B, D), torch.randn(B, V - 1, D)))
+    if written == "counter":
+        assert recorded.ops == ["dot_interaction"]
+    else:
+        recorded.expect_declined("dot_interaction", "the pairs' indices are written to")

@@ -129,3 +129,30 @@ def test_through_inductor_itself():
         value = x(5)
         torch.testing.assert_close(compiled(value), model(value))
         model[0].weight.data.mul_(-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda m: m[2].bias.add_(1), lambda m: m[0].weight.mul_(0.5), lambda m: m[2].weight[0].zero_(),
+        lambda m: m[0].bias.data.copy_(torch.ones(16)), lambda m: torch._foreach_mul_([*m.parameters()], 0.5),
+    ],
+)
+def test_what_the_graph_writes_itself_is_seen(write, inner):
+    """AOTAutograd makes of a write another tensor, which does not lie in the buffer."""
+    model, other = packed(), packed()
+
+    def function(m, x):
+        before = m(x)
+        write(m)
+        return before, m(x)
+
+    inner, recorded = recording(inner)
+    value = x(5)
+    compiled = torch.compile(lambda x: function(model, x), backend=inner)
+    torch.testing.assert_close(compiled(value), function(other, value))
+    assert IN_PLACE not in recorded.ops
+    for one, another in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, another)

@@ -334,3 +334,12 @@ def test_a_strided_x_and_nan_and_inf():
     x = torch.randn(8, B).t()
     x[0, 0], x[1, 1], x[2, 2] = torch.nan, torch.inf, -torch.inf
     assert check(sequence(nn.ReLU()), (x,), gradients=False, equal_nan=True).ops == ["fused_mlp"]
+
+
+def test_a_batch_norm_of_halves_is_folded_in_float32():
+    """Of a dead channel σ² + ε is 0 in float16, and 1 / σ infinite."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8, eps=1e-8)
+    norm.running_var[0], norm.weight.data[0] = 0, 1e-4
+    model = nn.Sequential(nn.Linear(8, 8), norm, nn.ReLU(), nn.Linear(8, 3)).half().eval()
+    assert check(model, (torch.randn(B, 8).half(),), gradients=False, atol=5e-3, rtol=5e-3).ops == ["fused_mlp"]

@@ -48,6 +48,10 @@ DECLINED = {
     "few_columns": (lambda: model(columns=16), "of 16 columns, where the kernel saves nothing"),
     "product_read_too": (lambda: model(behind=lambda m, z: (m.a(z), z)), "read by others too"),
 }
+DECLINED |= {
+    f"bias_{name}": (lambda bias=bias: model(behind=lambda m, z: z @ m.a.weight.t() + bias), "bias")
+    for name, bias in (("of_a_batch", torch.ones(B, H)), ("of_one_row", torch.ones(1, H)), ("of_one", torch.ones(1)))
+}
 LOOK_ALIKES = {
     "of_two": lambda c: (c.unsqueeze(2) * (c + 1).unsqueeze(1)).flatten(1),
     "sum": lambda c: (c.unsqueeze(2) + c.unsqueeze(1)).flatten(1),

@@ -243,6 +243,24 @@ def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
         assert not fused.is_whole(pair(config, "triton")[0], features[0])
 
 
+@pytest.mark.skipif(shutil.which("g++") is None or DEVICE.type == "cuda", reason="g++ is missing, or there is a GPU")
+@pytest.mark.parametrize("part", ["dense_arch", "sparse_arch", "interaction_arch", "over_arch"])
+def test_a_part_of_a_class_of_ones_own_is_called(part):
+    theirs, ours = pair(shape(), "cuda")
+    _, *features = batch(3, shape())
+    for model in (theirs, ours):
+        own = getattr(model, part)
+
+        class Scaled(type(own)):
+            def forward(self, *inputs):
+                return 2 * super().forward(*inputs)
+
+        own.__class__ = Scaled
+    with on_host():
+        torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
+        assert "dlrm_forward" not in ops_of(lambda: ours.predict(*features))
+
+
 # What is in memory
 
 

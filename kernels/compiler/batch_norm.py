@@ -42,8 +42,9 @@ def folded(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """The weight [N, K] and the bias [N] of the layer with the BatchNorm in it: s W and s (b - μ) + β."""
-    scale = torch.rsqrt(variance + epsilon)
+    wide = torch.promote_types(weight.dtype, torch.float32)  # of halves σ² + ε may be zero, and 1 / σ infinite
+    scale = torch.rsqrt(variance.to(wide) + epsilon)
     scale = scale if gamma is None else scale * gamma
-    shift = -mean if bias is None else bias - mean
+    shift = -mean.to(wide) if bias is None else bias.to(wide) - mean
     shift = scale * shift if beta is None else scale * shift + beta
-    return scale[:, None] * weight, shift
+    return (scale[:, None] * weight).to(weight.dtype), shift.to(weight.dtype)

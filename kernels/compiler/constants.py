@@ -87,11 +87,37 @@ def static_inputs(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Ten
 def readable(view: View, values: Mapping[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
     """The integers among the values, by the view's nodes. None where the graph itself writes to integers: nobody tells
     whether to these."""
-    values = {node: tensor for node, tensor in values.items() if tensor.dtype in INTEGERS}
-    tensors = (example(node) for call in view.graph.nodes for node in written(call))
-    if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in tensors):
-        return {}
-    return {view.image[node]: tensor for node, tensor in values.items()}
+    known = {view.image[node]: tensor for node, tensor in values.items() if tensor.dtype in INTEGERS}
+    storages = set()  # a counter, BatchNorm's, say, is known not to be an index
+    for node in (node for call in view.graph.nodes for node in written(call)):
+        if isinstance(example(node), Tensor) and not example(node).is_floating_point():
+            if node not in known:
+                return {}
+            storages.add(known[node].untyped_storage().data_ptr())
+    return {node: tensor for node, tensor in known.items() if tensor.untyped_storage().data_ptr() not in storages}
+
+
+def may_write_inputs(view: View) -> bool:
+    """Whether the graph may write to the floats of an input, a parameter, say: AOTAutograd makes of a write another
+    tensor, which does not lie in the buffer that the parameter lies in."""
+    for call in view.graph.nodes:
+        touched = call.all_input_nodes if call in view.opaque else written(call)
+        for node in touched:
+            shown = example(node)
+            if isinstance(shown, Tensor) and shown.is_floating_point() and base_of(node).op == "placeholder":
+                return True
+    return False
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """What a node is a view of, as far as the operators' schemas tell."""
+    while node.op == "call_function":
+        target = node.target
+        returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else ()
+        if target is not operator.getitem and not (returns and returns[0].alias_info):
+            break
+        node = node.args[0]
+    return node
 
 
 def written(call: fx.Node) -> list[fx.Node]:

@@ -16,7 +16,7 @@ from ..ops.fused_mlp.choice import is_full_float32
 from ..ops.outer_linear.op import outer_linear
 from . import mlp
 from .forms import backend_of, only_form
-from .match import Declined, Found, Miss, aten, check_dtypes, is_call, only_reader, same_size, value
+from .match import Declined, Found, Miss, aten, is_call, only_reader, same_size, value
 from .view import View
 
 OP = "outer_linear"
@@ -61,7 +61,7 @@ def found(out: fx.Node, layer: mlp.Layer, c: fx.Node) -> Found:
         raise Miss(f"of {columns} columns, where the kernel saves nothing: it does from {FEWEST} on", out)
     if layer.activation not in ("identity", "relu") or layer.bias is None or layer.norm is not None:
         raise Miss("the layer has no bias, or another activation than relu", out)
-    check_dtypes(c, layer.weight, layer.bias)
+    mlp.check_layers(c, [layer.weight], [layer.bias])
     precision = mlp.precision(value(out))
     if is_full_float32(value(c).dtype, precision):
         raise Miss("in full float32 its form is eager: the kernel was not measured beside cuBLAS there", out)
