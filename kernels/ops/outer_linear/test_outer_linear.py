@@ -99,6 +99,12 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
 
     @kernel_backend
+    def test_rows_that_fill_their_steps(self, backend):
+        """Then the incoming gradient's copy has no room behind its last number."""
+        call = replace(self.call(Case((64, 20))), options=("relu", "ieee"))
+        check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
+
+    @kernel_backend
     @pytest.mark.parametrize("rows", [20, 150, 600])
     def test_tf32_rounds(self, backend, rows):
         """Forward and gradients by every way of computing them: of few rows, of a weight as given, and folded; with a
