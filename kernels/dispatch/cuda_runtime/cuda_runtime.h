@@ -31,7 +31,6 @@
 #define __cluster_dims__(...)
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __constant__
 #define __align__(bytes) alignas(bytes)
 
 #define CUDA_VECTOR(name, type)                                    \

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from ... import runtime
 from ...dispatch import checks, core
 from ...dispatch.op import Op
 from . import eager
@@ -45,14 +46,29 @@ OP = Op(
 
 
 _is_built: bool | None = None
+_runs: bool | None = None
+
+
+def runs() -> bool:
+    """Whether CUDA's sort is built, or nvcc is here to build it. The other ops' kernels do without nvcc."""
+    global _runs
+    if _runs is None:
+        _runs = core.op_is_built("embedding_bags_sort", by_nvcc=True) or not runtime.why_not("nvcc", "cuda")
+    return _runs
+
+
+runs._dynamo_marked_constant = True  # torch.compile calls it once, when it traces
 
 
 def beside(backend: str, tensor: Tensor) -> str:
-    """The sort's backend for another op's, whose tensors are like this one: CUDA for CUDA; for Triton CUDA too if the
-    library was there at the first call that asked (nobody who asked for Triton waits for nvcc), else eager."""
+    """The sort's backend for another op's, whose tensors are like this one: for CUDA on a GPU CUDA where it runs; for
+    Triton CUDA too if the library was there at the first call that asked (nobody who asked for Triton waits for nvcc);
+    else eager, by torch.sort."""
     global _is_built
+    if backend == "cuda":
+        return "cuda" if not tensor.is_cuda or runs() else "eager"
     if backend != "triton" or not tensor.is_cuda:
-        return "cuda" if backend == "cuda" else "eager"
+        return "eager"
     if _is_built is None and not is_compiling():
         _is_built = core.op_is_built("embedding_bags_sort", by_nvcc=True)
     return "cuda" if _is_built else "eager"

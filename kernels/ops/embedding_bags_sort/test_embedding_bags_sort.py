@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 import kernels
 
+from ... import runtime
 from ...check import Case, check
 from ...check.contract import DEVICE, GPU, Contract, every_backend
 from ...dispatch import core
@@ -140,7 +141,15 @@ class TestEmbeddingBagsSort(Contract):
             monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc, built=built: built)
             assert op.beside("triton", on_gpu) == ("cuda" if built else "eager")
             assert op.beside("triton", on_cpu) == op.beside("eager", on_gpu) == "eager"
-            assert op.beside("cuda", on_gpu) == op.beside("cuda", on_cpu) == "cuda"  # on the host, in tests
+            assert op.beside("cuda", on_cpu) == "cuda"  # on the host, in tests
+
+    def test_without_nvcc_cudas_other_ops_sort_by_torch(self, monkeypatch):
+        on_gpu = SimpleNamespace(is_cuda=True)
+        for built, missing, chosen in (False, "", "cuda"), (True, "nvcc", "cuda"), (False, "nvcc", "eager"):
+            monkeypatch.setattr(op, "_runs", None)
+            monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc, built=built: built)
+            monkeypatch.setattr(runtime, "why_not", lambda what, _, missing=missing: missing if what == "nvcc" else "")
+            assert op.beside("cuda", on_gpu) == chosen
 
     @GPU
     @pytest.mark.parametrize("batch", [300, 5000])

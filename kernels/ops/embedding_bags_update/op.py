@@ -14,6 +14,7 @@ from ...dispatch import checks, core
 from ...dispatch.op import Op
 from ...dispatch.signature import Signature
 from ..embedding_bags_sort.op import beside, embedding_bags_sort
+from ..embedding_bags_sort.op import runs as cuda_sort_runs
 from . import eager
 
 RULES = ("sgd", "adagrad", "rowwise_adagrad")
@@ -65,8 +66,8 @@ def auto(*_) -> str:
     Triton. A compiled call before any other takes Triton."""
     global _runs_cuda
     if _runs_cuda is None and not is_compiling():
-        sorts = core.op_is_built("embedding_bags_sort", by_nvcc=True) or not runtime.why_not("nvcc", "cuda")
-        _runs_cuda = sorts and (core.op_is_built("embedding_bags_update") or not runtime.why_not("cuda", "cuda"))
+        own = core.op_is_built("embedding_bags_update") or not runtime.why_not("cuda", "cuda")
+        _runs_cuda = own and cuda_sort_runs()
     return "cuda" if _runs_cuda else "triton"
 
 
@@ -96,7 +97,8 @@ def embedding_bags_sgd_(
         grad: [B, F, D], that of embedding_bags' output, in the tables' dtype.
         learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured
             graph is to see it change. A tensor's value is not looked at, since that would wait for the device.
-        backend: "cuda", "triton" (which sorts by embedding_bags_sort's CUDA if that is built, else by torch.sort),
+        backend: "cuda" (which sorts by embedding_bags_sort's CUDA, or where it is not built and there is no nvcc by
+            torch.sort), "triton" (by that CUDA if it is built, else by torch.sort),
             "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, else Triton; eager on a
             CPU.
 

@@ -17,6 +17,7 @@ from ... import runtime
 from ...check import Call, Case, Spec, check
 from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
 from ...dispatch import core
+from ..embedding_bags_sort import op as sort_op
 from . import eager, op
 from .op import OP, RULES, _call
 
@@ -425,6 +426,7 @@ class TestUpdates(Contract):
             ((update,), ("nvcc",), "triton"), ((update,), ("cuda",), "cuda"), (BOTH, ("nvcc", "cuda"), "cuda"),
         ):
             monkeypatch.setattr(op, "_runs_cuda", None)
+            monkeypatch.setattr(sort_op, "_runs", None)
             monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc=False, built=built: name in built)
             monkeypatch.setattr(runtime, "why_not", lambda what, _, missing=missing: what if what in missing else "")
             assert op.auto() == expected
