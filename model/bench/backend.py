@@ -5,7 +5,8 @@
 On a GPU. A cell is a preset, a number of rows, a precision, and inference or a training step: forward and backward of
 the MLPs, whose look-ups are in frozen tables, so that it can be captured. The tables have Criteo's cardinalities, each
 at most `--most-rows`; ids are uniform. In bfloat16 the model is cast. Of Inductor there are its defaults and, with
---autotune, max-autotune without graphs; the faster is the peer, by replay and by call apart. Outputs are compared with
+--autotune, max-autotune without graphs; the faster is the peer, by replay and by call apart. It is not the best-set
+peer: tables apart under combo_kernels, with padded rows, are faster at many rows (compiled_ways.py). Outputs are compared with
 eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its form.
 """
 
@@ -28,7 +29,7 @@ from torch import Tensor
 
 import kernels
 from kernels.ops.embedding_bags.bench import KAGGLE
-from kernels.runtime import versions
+from kernels.runtime import CACHE, versions
 from model import DLRM, preset
 from model.config import Precision
 from model.device import settings
@@ -152,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--precisions", default=",".join(Precision))
     parser.add_argument("--most-rows", type=int, default=1_000_000, help="of a table (default: %(default)s)")
     parser.add_argument("--autotune", action="store_true", help="max-autotune too, which takes minutes a cell")
-    parser.add_argument("--out", type=Path, default=Path("build/backend.json"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=CACHE / "backend.json", metavar="FILE")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("model.bench.backend: no CUDA device")
