@@ -6,8 +6,8 @@ On a GPU. A cell is a preset, a number of rows, a precision, and inference or a 
 the MLPs, whose look-ups are in frozen tables, so that it can be captured. The tables have Criteo's cardinalities, each
 at most `--most-rows`; ids are uniform. In bfloat16 the model is cast. Of Inductor there are its defaults and, with
 --autotune, max-autotune without graphs; the faster is the peer, by replay and by call apart. It is not the best-set
-peer: tables apart under combo_kernels, with padded rows, are faster at many rows (compiled_ways.py). Outputs are compared with
-eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its form.
+peer: tables apart under combo_kernels, with padded rows, are faster at many rows (compiled_ways.py). Outputs are
+compared with eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its form.
 """
 
 if __name__ == "__main__":
