@@ -52,8 +52,7 @@ def made(name: str, precision: Precision, device: torch.device, most_rows: int) 
     """A preset's model with frozen tables, as `DLRM.from_checkpoint` gives it."""
     torch.manual_seed(0)
     cardinalities = tuple(min(number, most_rows) for number in KAGGLE)
-    with device:
-        model = DLRM(replace(preset(name).model, cardinalities=cardinalities, hash="modulus")).eval()
+    model = DLRM(replace(preset(name).model, cardinalities=cardinalities, hash="modulus")).eval().to(device)
     model.sparse_arch.tables.weight.requires_grad_(False)
     return model.to(torch.bfloat16) if precision is Precision.BF16 else model
 
