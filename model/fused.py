@@ -26,7 +26,8 @@ from torch.compiler import is_compiling
 import kernels
 from kernels.dispatch.refusals import autocasts
 from kernels.hooks import has_hooks
-from kernels.ops.dlrm.op import fits, nvrtc_runs
+from kernels.ops.dlrm.choice import is_faster
+from kernels.ops.dlrm.op import nvrtc_runs
 from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
@@ -129,7 +130,7 @@ class FusedOverArch(Fused, OverArch):
 
 def is_whole(model: nn.Module, dense: Tensor) -> bool:
     """Whether `whole` computes a DLRM for such dense features: without gradients and autocast, one with fused kernels
-    and the interaction dot, as it was built and without hooks, that fits into one kernel."""
+    and the interaction dot, as it was built and without hooks, that one kernel computes faster than its parts."""
     parts = bottom, tables, interaction, top = (
         model.dense_arch, model.sparse_arch, model.interaction_arch, model.over_arch
     )
@@ -146,7 +147,7 @@ def is_whole(model: nn.Module, dense: Tensor) -> bool:
     biases = [linear.bias for arch in (bottom, top) for linear in arch.linears()]
     if None in biases or dense.dtype not in TYPES or dense.dtype != tables.tables.weight.dtype:
         return False
-    return fits(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device)
+    return is_faster(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device)
 
 
 def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:

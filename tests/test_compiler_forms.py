@@ -3,6 +3,7 @@ replaced and a sentence says why."""
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from unittest import mock
 
@@ -21,6 +22,7 @@ from kernels.compiler import as_on_gpu, forms, replace
 from kernels.compiler.exported import replace_in
 from kernels.compiler.match import Miss
 from kernels.ops.fused_mlp import choice, module
+from model import DLRM, Hash, preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")  # whose limits are an H200's
@@ -170,3 +172,42 @@ def test_a_form_that_does_not_run_here_is_not_put_in_place(monkeypatch):
     monkeypatch.setattr(runtime, "why_not", lambda form, device: "no compiler")
     with pytest.raises(Miss, match="its form cuda does not run here: no compiler"):
         forms.only_form("dot_interaction", node)
+
+
+@pytest.mark.parametrize(
+    ("widths", "dtype", "most"),
+    [
+        ((8, 8, 8), torch.float32, 4096),
+        ((8, 8, 8), torch.bfloat16, None),
+        ((8, 400, 400, 1), torch.bfloat16, None),  # some 50 thousand weights a layer
+        ((8, 600, 600, 1), torch.bfloat16, 4096),
+        ((8, 600, 600, 1), torch.float32, 0),
+    ],
+)
+def test_in_training_many_rows_are_left_to_cublas(widths, dtype, most, products_in):
+    products_in("tf32")
+    model = layers(*widths).to(dtype)
+
+    def replaced(rows: int) -> bool:
+        with as_on_gpu():
+            explanation = kernels.explain(model, torch.randn(rows, 8, dtype=dtype))
+        why = "in training cuBLAS is faster" + (f" beyond {most:,} rows" if most else "")
+        assert explanation.replaced or why in explanation.declined[0]
+        return bool(explanation.replaced)
+
+    assert [rows for rows in (2, 4096, 4097) if replaced(rows)] == [
+        rows for rows in (2, 4096, 4097) if most is None or rows <= most
+    ]
+    with torch.no_grad():
+        assert all(map(replaced, (2, 4097)))
+
+
+@pytest.mark.parametrize(("name", "ops"), [("main", {"dlrm_forward"}), ("mlperf", {"fused_mlp", "dot_interaction"})])
+def test_a_model_with_many_weights_goes_in_parts(name, ops, products_in):
+    products_in("tf32")
+    model = DLRM(dataclasses.replace(preset(name).model, cardinalities=(10,) * 26, hash=Hash.MODULUS)).eval()
+    with as_on_gpu(), torch.no_grad():
+        explanation = kernels.explain(model, torch.randn(64, 13), torch.randint(100, (64, 26)))
+    assert {found.op for found in explanation.replaced} == ops
+    reasons = [sentence for sentence in explanation.declined if sentence.startswith("dlrm_forward: ")]
+    assert reasons == [] if name == "main" else "bytes of weights: its parts are faster" in reasons[0]

@@ -312,9 +312,14 @@ def test_of_what_is_no_activation_nothing_is_said(between):
     assert recorded.ops == recorded.declined == []
 
 
-@pytest.mark.parametrize("shape", [(8,), (2, 3, 8), (0, 8), (1, 8)])
+@pytest.mark.parametrize("shape", [(2, 3, 8), (2, 8), (1, 2, 1, 8)])
 def test_x_may_have_any_leading_dimensions(shape):
     assert check(sequence(nn.ReLU()), (torch.randn(shape),)).ops == ["fused_mlp"]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 1, 8), (0, 8), (1, 8)])
+def test_of_one_row_inductor_makes_no_products(shape):
+    check(sequence(nn.ReLU()), (torch.randn(shape),)).expect_declined("fused_mlp", "of one row")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -8,6 +8,7 @@ eager: the operators that stand in the graph already.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -65,9 +66,13 @@ def backend_of(form: str, device: torch.device) -> dict[str, str]:
     return {"backend": form} if device.type == "cuda" else {}
 
 
-def at_most(size: int | torch.SymInt, limit: float) -> bool:
+def at_most(size: int | torch.SymInt, limit: float, exported: bool = False) -> bool:
     """Whether a size is at most so much. Of one that is open torch.compile has a guard then, and compiles once more
-    for those beyond; an exported program is for all."""
-    if not limit or isinstance(size, int):
-        return size <= limit if limit else False
-    return statically_known_true(size <= limit) if TracingContext.try_get() is None else guard_or_false(size <= limit)
+    for those beyond; an exported program is for all, and `exported` says which they are taken for."""
+    if not limit or limit == math.inf:
+        return bool(limit)
+    if isinstance(size, int):
+        return size <= limit
+    if TracingContext.try_get() is None:
+        return exported or statically_known_true(size <= limit)
+    return guard_or_false(size <= limit)

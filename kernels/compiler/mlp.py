@@ -270,17 +270,18 @@ def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor
         return call(fused_mlp, x, *(list(tensors) for tensors in zip(*pairs, strict=True)), *options, **backend)
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
-    form = form_of(x, out, widths)
     inputs, memory = [x, *(node for layer in layers for node in layer.inputs)], []
+    trains = wants_gradient(*inputs, out)
+    form = form_of(x, out, widths, trains)
     has_norm = any(layer.norm for layer in layers)
-    if not has_norm and not wants_gradient(*inputs, out) and are_laid_out(parameters, weights, biases):
+    if not has_norm and not trains and are_laid_out(parameters, weights, biases):
         memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
     return Found(OP, out, nodes, inputs, build, f"{widths}, {hidden}, {final}", form, memory=memory)
 
 
-def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:
-    """The form that computes layers of these widths; Miss where that is eager."""
+def form_of(x: fx.Node, out: fx.Node, widths: str, trains: bool) -> str:
+    """The form that computes layers of these widths, and in training their gradients; Miss where that is eager."""
     device = value(out).device
     if not is_on_gpu(device):
         return "eager"
@@ -288,6 +289,11 @@ def form_of(x: fx.Node, out: fx.Node, widths: str) -> str:
     if reason := choice.why_eager_in_a_graph(*layers):
         raise Miss(f"{widths}: {reason}", out)
     rows = math.prod(value(x).shape[:-1])
+    if at_most(rows, 1):
+        raise Miss(f"{widths}: of one row Inductor makes no matrix products, and a kernel gains nothing", out)
+    most = choice.training_rows(widths, value(out).dtype)
+    if trains and not at_most(rows, most, exported=True):
+        raise Miss(f"{widths}: in training cuBLAS is faster" + f" beyond {most:,} rows" * (most > 0), out)
     return runs("cuda" if at_most(rows, choice.cuda_rows(*layers)) else "triton", out)
 
 

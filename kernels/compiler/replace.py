@@ -23,6 +23,7 @@ from .columns import join_columns
 from .constants import Constants, may_write_inputs, readable
 from .forms import why_left
 from .match import Declined, Found, Miss, arguments, name_of, same_size, value
+from .padding import pad_pairs
 from .view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
@@ -103,6 +104,7 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
         if node in gone and not node.users:
             gm.graph.erase_node(node)
     join_columns(gm.graph)
+    pad_pairs(gm.graph)
     gm.graph.lint()
     gm.recompile()
     return done

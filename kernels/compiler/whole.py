@@ -20,6 +20,7 @@ from torch import Tensor, fx
 
 from .. import runtime
 from ..device.launch import architecture, shared_memory
+from ..ops.dlrm.choice import why_in_parts
 from ..ops.dlrm.cuda_launch import design_of, shape_of
 from ..ops.dlrm.op import dlrm_forward
 from ..ops.dlrm.tile import TYPES
@@ -96,8 +97,8 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     shape = replace(shape, bags=bags, top=(columns, *shape.top[1:]))
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
     design = design_of(shape, dtype, precision, architecture(device), shared_memory(device))
-    if isinstance(design, str):
-        raise Miss(design, pairs.out)
+    if why := design if isinstance(design, str) else why_in_parts(design):
+        raise Miss(why, pairs.out)
     lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
              weights[len(bottom.layers) :], biases[len(bottom.layers) :]]  # fmt: skip
     activations = [chain.layers[at].activation for chain in (bottom, top) for at in (0, -1)]

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from ... import runtime
-from ...device.launch import architecture, shared_memory
 from ...dispatch import checks
 from ...dispatch.op import Op
 from ...dtypes import FLOATING, INTEGERS
 from ..embedding_bags import reported
 from . import eager
-from .cuda_launch import design_of
-from .shape import ACTIVATIONS, PRECISIONS, Shape
+from .choice import fits
+from .shape import ACTIVATIONS, PRECISIONS
 from .tile import TYPES
 
 
@@ -113,17 +112,6 @@ def auto(
     bottom, top = tuple(map(shape_of, bottom_weights)), tuple(map(shape_of, top_weights))
     fit = fits(bottom, top, len(tables), bool(offsets), dense.dtype, options[-1], dense.device)
     return "cuda" if fit else "eager"
-
-
-@functools.cache
-def fits(
-    bottom: tuple[torch.Size, ...], top: tuple[torch.Size, ...], features: int, bags: bool, dtype: torch.dtype,
-    precision: str, device: torch.device,
-) -> bool:
-    """Whether there is a kernel for a model with weights of these shapes. Each call asks, so it is kept."""
-    widths = [(weights[0][1], *(shape[0] for shape in weights)) for weights in (bottom, top)]
-    shape = Shape(*widths, features, bags="closed" if bags else "")
-    return not isinstance(design_of(shape, dtype, precision, architecture(device), shared_memory(device)), str)
 
 
 def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_exporting
 
 from ... import runtime
 from ...device import launch
@@ -46,8 +46,7 @@ def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.dev
         return 0
     if dtype == torch.float32 and precision == "ieee":
         return math.inf
-    parts = packing.layers(widths)
-    of_layer = sum(layer.inputs * layer.outputs for layer in parts) / len(parts)
+    of_layer = weights_of_a_layer(widths)
     if of_layer < FEW:
         return 0
     return 128 if of_layer < 2 * FEW else 1024 // dtype.itemsize
@@ -115,13 +114,41 @@ def why_eager_in_a_graph(widths: str, dtype: torch.dtype, precision: str, device
     return ""
 
 
+@constant_in_a_graph
+def training_rows(widths: str, dtype: torch.dtype) -> float:
+    """Up to so many rows a training step in a compiled graph takes one kernel for the layers; beyond, cuBLAS is faster.
+
+    On an H200, a step of `main` by replay, µs, its MLPs left to Inductor / the bottom one ours / the top one ours:
+
+        rows       128                2,048              8,192              16,384               65,536
+        tf32       149 / 128 / 160    280 / 254 / 281    567 / 585 / 627    972 / 1044 / 1129    3205 / 3556 / 4145
+        bfloat16   –                  250 / 216 / 214    –                  660 / 620 / 708      2220 / 2163 / 2523
+    """
+    is_narrow = weights_of_a_layer(widths) < FEW
+    if dtype.itemsize == 2:
+        return math.inf if is_narrow else 4096
+    return 4096 if is_narrow else 0
+
+
+def weights_of_a_layer(widths: str) -> float:
+    """Of layers on average."""
+    parts = packing.layers(widths)
+    return sum(layer.inputs * layer.outputs for layer in parts) / len(parts)
+
+
 def auto_of(
     rows: int | torch.SymInt, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
-    """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph is for any number of rows;
-    "eager" where these do not take them, and in full float32."""
+    """"cuda" for few rows, "triton" for more and where torch.compile traces, which may make a graph for all; "eager"
+    where these do not take them, in full float32, and in a graph for one row, of which Inductor makes no matrix
+    product, and for training beyond `training_rows`."""
     if is_compiling():
-        return "eager" if why_eager_in_a_graph(widths, dtype, precision, device) else "triton"
+        if why_eager_in_a_graph(widths, dtype, precision, device):
+            return "eager"
+        # An exported program is for any number of rows.
+        if not is_exporting() and (rows == 1 or (keep and rows > training_rows(widths, dtype))):
+            return "eager"
+        return "triton"
     if is_full_float32(dtype, precision):
         return "eager"
     return kernel_of(rows, widths, dtype, precision, keep, device)

@@ -1,0 +1,52 @@
+"""Whether one kernel computes a model, and whether it is faster than the model's parts."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from ...device.launch import architecture, shared_memory
+from .cuda_launch import design_of
+from .shape import Shape
+from .tile import Tiles
+
+MOST_WEIGHTS = 4 << 20  # bytes of all layers
+
+
+def why_in_parts(design: Shape | Tiles) -> str:
+    """Why a model that fits into one kernel is faster in parts; "" where it is not.
+
+    Each tile of rows reads all weights through one multiprocessor, so that a model with many takes long even for one
+    row. On an H200, µs by replay, torch.compile / the backend's parts / one kernel:
+
+        rows                   1               128             2,048            16,384            65,536
+        main        1.9 MB     41 / 55 / 38    53 / – / 39     110 / – / 46     537 / – / 251     1982 / – / 995
+        MLPerf bf16 4.9 MB     49 / 60 / 78    60 / 87 / 78    161 / – / 93     867 / 616 / 621   2916 / 1913 / 2378
+        MLPerf tf32 9.9 MB     47 / 56 / 134   68 / 72 / 135   195 / 167 / 257  980 / 738 / 1827  3811 / 2730 / 7651
+    """
+    if not isinstance(design, Tiles):
+        return ""
+    weights = design.fragments * design.dtype.itemsize
+    return f"each tile of rows reads {weights:,} bytes of weights: its parts are faster" * (weights > MOST_WEIGHTS)
+
+
+@functools.cache
+def design_for(
+    bottom: tuple[torch.Size, ...], top: tuple[torch.Size, ...], features: int, bags: bool, dtype: torch.dtype,
+    precision: str, device: torch.device,
+) -> Shape | Tiles | str:
+    """`design_of` a model with weights of these shapes. Each call asks, so it is kept."""
+    widths = [(weights[0][1], *(shape[0] for shape in weights)) for weights in (bottom, top)]
+    shape = Shape(*widths, features, bags="closed" if bags else "")
+    return design_of(shape, dtype, precision, architecture(device), shared_memory(device))
+
+
+def fits(*model) -> bool:
+    """Whether there is a kernel for a model, which `design_for` describes."""
+    return not isinstance(design_for(*model), str)
+
+
+def is_faster(*model) -> bool:
+    """Whether there is one, which is faster than the parts."""
+    return fits(*model) and not why_in_parts(design_for(*model))
