@@ -69,6 +69,11 @@ for _ in range(6):
         with on_host():
             found = kernels.dlrm_forward(*call.arguments(), backend="cuda")
         torch.testing.assert_close(found, dlrm_forward(*call.arguments()), rtol=1e-4, atol=1e-4)
+# A layer of one input and one output: the only number that a round of all threads moves.
+call = draw_model(Case((1,)), 40, 1, 4, 3, ((1,), (1, 1), VARIANTS[0][2]), "", "cpu", torch.int64)
+with on_host():
+    found = kernels.dlrm_forward(*call.arguments(), backend="cuda")
+torch.testing.assert_close(found, dlrm_forward(*call.arguments()), rtol=1e-4, atol=1e-4)
 # Ids and offsets one beside what there is, and offsets that fall by one: each is told, and nothing is read outside.
 for bags in BAGS:
     call = draw_model(Case((1,)), 40, 13, 4, 3, VARIANTS[0], bags, "cpu", torch.int64)
