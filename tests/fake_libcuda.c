@@ -24,7 +24,9 @@ int fake_result_count = -1;  // how often load_result and function_result are gi
 int fake_granted = 48 * 1024;  // bytes of dynamic shared memory that a kernel may have unless it asks for more
 int fake_generation = 0;       // how often contexts were ended and made anew
 int fake_capturing = 0;
+int fake_multiprocessors = 132;  // an H200's
 char fake_function_name[256];
+char fake_struct[4096];  // of the last launch whose first parameter has more bytes than fit into parameters
 
 static size_t bytes_of(size_t i) {
     return i < most_parameters && fake_parameter_bytes[i] ? (size_t)fake_parameter_bytes[i] : 8;
@@ -35,6 +37,10 @@ static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigne
     struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
     *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, kind, stream, {0}, {0}};
     if (cluster) memcpy(made->cluster, cluster, sizeof made->cluster);
+    if (bytes_of(0) > sizeof made->parameters) {
+        memcpy(fake_struct, parameters[0], bytes_of(0));
+        return 0;
+    }
     for (int i = 0; i < fake_parameters && i < most_parameters; ++i) 
         memcpy(&made->parameters[i], parameters[i], bytes_of(i));
     return 0;
@@ -136,8 +142,8 @@ int cuCtxGetDevice(int* device) {
     return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == 75 ? fake_capability / 10 : fake_capability % 10;
-    return device < 0 || (attribute != 75 && attribute != 76);
+    *value = attribute == 75 ? fake_capability / 10 : attribute == 76 ? fake_capability % 10 : fake_multiprocessors;
+    return device < 0 || (attribute != 75 && attribute != 76 && attribute != 16);
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     *context = (void*)(uintptr_t)(device + 1);

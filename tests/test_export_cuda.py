@@ -15,6 +15,7 @@ from test_export import rewritten
 from test_serving_http import BINARY, as_binary, ask, connect, from_binary, serving
 from test_serving_table import grown, inputs_and_answers, own_table
 
+from model.config import Precision
 from model.export import MOST_OFF, SAMPLE_BATCHES, sample
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError
@@ -22,7 +23,7 @@ from model.serving.served import Served
 from model.serving.table import Table, write_table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-MOST = MOST_OFF["cuda"]
+MOST = MOST_OFF["cuda", Precision.FP32]
 MOST_GROWN = 16 << 20  # bytes: allocators take memory in blocks of 2 to 20 MB, and a runner's kernels are a block each
 
 
