@@ -310,7 +310,7 @@ def parser() -> Parser:
     )
     parser.add_argument("--device", default="cpu", help="what the folder is for: cpu (default), cuda or cuda:N")
     parser.add_argument(
-        "--precision", type=Precision, choices=[*Precision], default=Precision.FP32, metavar="NAME",
+        "--precision", choices=[*map(str, Precision)], default=str(Precision.FP32),
         help="of the folder's products: fp32 (default: the model's own answers), or on a GPU tf32 or bf16, which are "
         "faster, and off by what the manifest says",
     )
@@ -326,5 +326,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.error(f"argument --hash-size: expected 1 to {IDS}, got {options.hash_size}")
     export(
         options.checkpoint, options.out, options.pooling, options.onnx, options.hash_size, options.device,
-        options.precision,
+        Precision(options.precision),
     )

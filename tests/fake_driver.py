@@ -34,10 +34,6 @@ class Driver:
         count = self.launch_count
         return list((Launch * 64).in_dll(self._library, "fake_launches")[:count])
 
-    def struct(self, bytes_: int) -> bytes:
-        """So many bytes of the last launch's one parameter, a struct of more than 256 of them."""
-        return (ctypes.c_char * 4096).in_dll(self._library, "fake_struct")[:bytes_]
-
     def set_parameters(self, *sizes: int) -> None:
         """How many bytes each parameter of every kernel has."""
         self.set(parameters=len(sizes))

@@ -26,7 +26,6 @@ int fake_generation = 0;       // how often contexts were ended and made anew
 int fake_capturing = 0;
 int fake_multiprocessors = 132;  // an H200's
 char fake_function_name[256];
-char fake_struct[4096];  // of the last launch whose first parameter has more bytes than fit into parameters
 
 static size_t bytes_of(size_t i) {
     return i < most_parameters && fake_parameter_bytes[i] ? (size_t)fake_parameter_bytes[i] : 8;
@@ -37,10 +36,6 @@ static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigne
     struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
     *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, kind, stream, {0}, {0}};
     if (cluster) memcpy(made->cluster, cluster, sizeof made->cluster);
-    if (bytes_of(0) > sizeof made->parameters) {
-        memcpy(fake_struct, parameters[0], bytes_of(0));
-        return 0;
-    }
     for (int i = 0; i < fake_parameters && i < most_parameters; ++i) 
         memcpy(&made->parameters[i], parameters[i], bytes_of(i));
     return 0;

@@ -60,7 +60,8 @@ def test_what_is_not_eagers_has_no_time(monkeypatch):
 
     calls = {
         "eager": lambda: want, "near": lambda: want + 0.5 * MOST_OFF["cuda", Precision.FP32],
-        "off": lambda: want + 0.01, "nan": lambda: want * torch.nan, "raises": raises, bench.COPIES: lambda: torch.zeros(5),
+        "off": lambda: want + 0.01, "nan": lambda: want * torch.nan, "raises": raises,
+        bench.COPIES: lambda: torch.zeros(5),
     }  # fmt: skip
     rows = bench._latencies(5, calls)
     assert [row["implementation"] for row in rows if row["match"] == "ok"] == ["eager", "near", bench.COPIES]
