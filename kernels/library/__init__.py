@@ -4,7 +4,7 @@
 
 ops.cpp has of each op with code for the CPU its schema, what it allocates, and a call of its cpu.cpp, the same that
 backend="cpp" runs from Python. `build` makes the library. For a GPU it has the same ops' cuda.cu, which backend="cuda"
-runs.
+runs. Ops of one model (ops/dlrm/packaged.py) bring their own C++.
 """
 
 from __future__ import annotations
