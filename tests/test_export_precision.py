@@ -216,7 +216,7 @@ def test_a_manifest_says_precision_and_errors(folder):
     lines = (folder.path / MANIFEST).read_text().splitlines()
     assert lines[0] == "format\t2"
     at = lines.index("precision\ttf32\t0.002")
-    assert lines[at + 1] == "error\t0.00048\t0.00125"
+    assert lines[at + 1] == "error\t4.80e-04\t1.25e-03"
     assert lines[at + 2].startswith("file\t")
     assert Manifest.read(folder.path) == folder.manifest
     mapped = folder.manifest.mapped(folder.path)
@@ -246,7 +246,7 @@ def test_a_manifest_of_the_format_before(folder, gpu, most):
         ("tf32", "fp8", "not whole: ValueError: 'fp8' is not a valid Precision"),
         ("tf32\t0.002", "tf32", "not whole: ValueError"),
         ("tf32\t0.002", "tf32\tmuch", "not whole: ValueError: .*'much'"),
-        ("error\t0.00048", "error", "not whole: ValueError: error: expected two numbers"),
+        ("error\t4.80e-04", "error", "not whole: ValueError: error: expected two numbers"),
     ],
 )
 def test_a_manifest_that_is_not_right(folder, old, new, why):

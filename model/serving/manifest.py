@@ -6,7 +6,7 @@
     input         counts         float32  B      13
     constant      rows           float32  12692  16
     precision     fp32           1e-06
-    error         2.9e-08        3.1e-07
+    error         3.96e-07       1.03e-06
     file          constants/rows 812288   sha256
 
 A package for a GPU has a line `gpu  sm_90` more, and its code in package_sm_90/: without the line no code is found.
@@ -142,7 +142,8 @@ class Manifest:
             lines += [(kind, t.name, str(t.dtype).removeprefix("torch."), *t.shape) for t in every]
         if exact := self.exactness:
             lines.append(("precision", exact.precision, exact.most_off))
-            lines += [("error", exact.absolute, exact.relative)] * (exact.absolute is not None)
+            if exact.absolute is not None:
+                lines.append(("error", f"{exact.absolute:.2e}", f"{exact.relative:.2e}"))
         lines += [("file", file.path, file.size, file.sha256) for file in self.files]
         return "".join("\t".join(map(str, line)) + "\n" for line in lines)
 
