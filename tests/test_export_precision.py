@@ -5,6 +5,7 @@ it on a GPU is seen in test_export_cuda.py.
 """
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -314,6 +315,9 @@ def test_a_small_models_weights_are_laid_out():
 def test_the_launches_are_the_ops_own(tmp_path):
     """What a package's op gives to a driver, and what the kernels of a host make of it: packaged_launches.py."""
     ops = build(tmp_path)
+    # Named by what they do, so that a process may have several models'.
+    assert len({*ops.values()}) == 2
+    assert all(re.fullmatch(r"dlrm_forward_laid_out\.m[0-9a-f]{16}", op) for op in ops.values())
     driver = fake_driver.build(tmp_path / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
     command = [sys.executable, TESTS / "packaged_launches.py", tmp_path, driver, json.dumps(ops)]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
