@@ -9,7 +9,7 @@ import torch
 
 from model import export
 from model.checkpoints import plain, save_checkpoint
-from model.config import PRESETS
+from model.config import PRESETS, Precision
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.serving.manifest import MANIFEST
@@ -33,10 +33,10 @@ def checkpoint(path, dlrm):
     return path
 
 
-def write(folder, pooling, device="cpu"):
+def write(folder, pooling, device="cpu", precision=Precision.FP32, **changes):
     folder.mkdir()
     with torch.no_grad():
-        export.write(Served(trained(), pooling).eval().to(device), folder)
+        export.write(Served(trained(**changes), pooling).eval().to(device), folder, precision)
     return folder
 
 

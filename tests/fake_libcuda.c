@@ -24,6 +24,7 @@ int fake_result_count = -1;  // how often load_result and function_result are gi
 int fake_granted = 48 * 1024;  // bytes of dynamic shared memory that a kernel may have unless it asks for more
 int fake_generation = 0;       // how often contexts were ended and made anew
 int fake_capturing = 0;
+int fake_multiprocessors = 132;  // an H200's
 char fake_function_name[256];
 
 static size_t bytes_of(size_t i) {
@@ -136,8 +137,8 @@ int cuCtxGetDevice(int* device) {
     return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == 75 ? fake_capability / 10 : fake_capability % 10;
-    return device < 0 || (attribute != 75 && attribute != 76);
+    *value = attribute == 75 ? fake_capability / 10 : attribute == 76 ? fake_capability % 10 : fake_multiprocessors;
+    return device < 0 || (attribute != 75 && attribute != 76 && attribute != 16);
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     *context = (void*)(uintptr_t)(device + 1);

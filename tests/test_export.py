@@ -215,7 +215,7 @@ class TestExported:
         ("old", "new", "why"),
         [
             ("torch\t", "torch\t0.", "made by torch 0.2"),
-            ("format\t1", "format\t2", "format 2, this reads 1"),
+            ("format\t2", "format\t3", "format 3, this reads 1 and 2"),
             ("input\tids\tint64", "input\tids\tint63", "not whole"),
             ("instructions", "instruction", "not whole"),
             ("file\tconstants/rows", "was\tconstants/rows", "not whole: no line of constants/rows"),
@@ -345,7 +345,7 @@ class TestInCpp:
         ("old", "new", "why"),
         [
             ("torch\t", "torch\t0.", "made by torch 0.2"),
-            ("format\t1", "format\t2", "format 2, this reads 1"),
+            ("format\t2", "format\t3", "format 3, this reads 1 and 2"),
             ("input\tids\tint64", "input\tids\tint63", "not whole: input\tids\tint63"),
             ("file\tconstants/rows", "was\tconstants/rows", "not whole: no line of constants/rows"),
         ],
@@ -469,8 +469,7 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path):
 @pytest.mark.parametrize("hash_size", [None, 1000])
 def test_the_hash_size_of_a_checkpoint_from_before(tmp_path, monkeypatch, hash_size):
     sizes = []
-    monkeypatch.setattr(export, "write", lambda served, folder: sizes.append(served.hash_size))
-    monkeypatch.setattr(export, "check", lambda folder, gpu: None)
+    monkeypatch.setattr(export, "write", lambda served, folder, precision: sizes.append(served.hash_size))
     path = checkpoint(tmp_path / "best.pt", trained())
     options = ["--hash-size", str(hash_size)] if hash_size else []
     export.main(["--checkpoint", str(path), "--out", str(tmp_path / "out"), *options])

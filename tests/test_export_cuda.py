@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from exported_models import for_gpu, trained
+from exported_models import for_gpu, trained, write
 from test_export import rewritten
 from test_serving_http import BINARY, as_binary, ask, connect, from_binary, serving
 from test_serving_table import grown, inputs_and_answers, own_table
 
+from data.cli import UserError
+from model.config import Precision
 from model.export import MOST_OFF, SAMPLE_BATCHES, sample
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError
@@ -22,7 +24,7 @@ from model.serving.served import Served
 from model.serving.table import Table, write_table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-MOST = MOST_OFF["cuda"]
+MOST = MOST_OFF["cuda", Precision.FP32]
 MOST_GROWN = 16 << 20  # bytes: allocators take memory in blocks of 2 to 20 MB, and a runner's kernels are a block each
 
 
@@ -174,6 +176,98 @@ class TestExported:
             assert is_near(exported(*inputs), want)
         exported.reload(Table(tables / "grown"))
         assert torch.cuda.current_device() == 0
+
+
+# Of each precision a model whose kernel takes tiles of rows; in full float32 one whose kernel has a row a lane; and
+# models that no one kernel takes.
+MAIN = {"bottom": (13, 512, 256, 64, 16), "top": (512, 256, 1)}
+PRECISIONS = {
+    "tf32": ("none", Precision.TF32, MAIN), "bf16": ("none", Precision.BF16, MAIN),
+    "small": ("none", Precision.BF16, {}),
+    "lanes": ("none", Precision.FP32, {}), "layers": ("none", Precision.FP32, MAIN),
+    "bags": ("sum", Precision.BF16, MAIN),
+}  # fmt: skip
+ONE_KERNEL = {"tf32", "bf16", "small", "lanes"}
+
+
+def written(name, built_once):
+    """The folder of one of PRECISIONS."""
+    pooling, precision, changes = PRECISIONS[name]
+    return built_once(f"gpu-{name}", lambda path: write(path, pooling, "cuda", precision, **changes))
+
+
+@pytest.fixture(scope="module", params=[*PRECISIONS])
+def in_precision(request, built_once):
+    """(the folder, its name, pooling, precision and changes of the model)."""
+    return written(request.param, built_once), request.param, *PRECISIONS[request.param]
+
+
+class TestPrecisions:
+    def test_its_error_is_what_the_manifest_says(self, in_precision):
+        folder, name, pooling, precision, changes = in_precision
+        exported, served = Exported(folder), Served(trained(**changes), pooling)
+        exactness = exported.manifest.exactness
+        assert exactness.precision is precision
+        assert (exactness.absolute > 1e-5) is (precision is not Precision.FP32), "it computes in another precision"
+        assert ("laid_out" in {constant.name for constant in exported.manifest.constants}) is (name in ONE_KERNEL)
+        off = 0.0
+        for *inputs, _ in torch.load(folder / "samples.pt"):
+            errors = (exported(*inputs).double() - served.exactly(*inputs)).abs()
+            off = max(off, errors.max().item() if len(errors) else 0.0)
+        assert off == pytest.approx(exactness.absolute, rel=0.01, abs=1e-7)
+
+    def test_any_number_of_rows(self, in_precision):
+        """At the ends of what tiles of 8, 16 and 32 rows take, and where blocks take several tiles."""
+        folder, _, pooling, precision, changes = in_precision
+        exported, served = Exported(folder), Served(trained(**changes), pooling)
+        count = torch.cuda.get_device_properties(0).multi_processor_count
+        for rows in (1, 7, 8, 9, 8 * count, 8 * count + 1, 16 * count + 1, 100 * count + 3):
+            inputs = sample(served, rows, rows)
+            answers = exported(*inputs)
+            assert (answers.double() - served.exactly(*inputs)).abs().max() <= MOST_OFF["cuda", precision]
+            assert torch.equal(answers, exported(*inputs)), "every run gives the same bits"
+
+    @pytest.mark.parametrize("options", [(), ("--threads", 4), ("--plain",)], ids=str)
+    def test_in_cpp(self, runner, in_precision, options):
+        folder, _, _, precision, _ = in_precision
+        done = runner(folder, "--check", *options)
+        assert (done.returncode, done.stdout.count("eager's")) == (0, len(SAMPLE_BATCHES)), done.stdout + done.stderr
+        assert re.search(f"ready after \\d+ ms, in {precision}\n", done.stderr), done.stderr
+        assert "failed" not in done.stderr
+
+    def test_new_ids_have_rows_after_a_reload(self, in_precision, tables):
+        folder, _, pooling, precision, changes = in_precision
+        if changes or pooling != "none":
+            pytest.skip("the tables of ids are another model's")
+        exported = Exported(folder)
+        inputs, before, after = inputs_and_answers()
+        for table, want in (("grown", after), ("own", before)):
+            exported.reload(Table(tables / table))
+            torch.testing.assert_close(exported(*inputs), want, rtol=0, atol=MOST_OFF["cuda", precision])
+
+    def test_one_kernel_is_launched(self, in_precision):
+        folder, name, _, _, _ = in_precision
+        exported = Exported(folder)
+        *inputs, _ = torch.load(folder / "samples.pt")[4]
+        exported(*inputs)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            exported(*inputs)
+        kernels = [event.name for event in profiler.events() if event.device_type == torch.profiler.DeviceType.CUDA]
+        assert sum("dlrm_forward" in kernel for kernel in kernels) == (name in ONE_KERNEL), kernels
+        products = [kernel for kernel in kernels if "gemm" in kernel.lower() or "cutlass" in kernel.lower()]
+        assert not products or name not in ONE_KERNEL, products
+
+    def test_two_models_in_one_process(self, built_once):
+        folders = [written(name, built_once) for name in ("tf32", "bf16")]
+        both = [Exported(folder) for folder in folders]
+        for exported, folder in zip(both, folders, strict=True):
+            *inputs, want = torch.load(folder / "samples.pt")[3]
+            most = exported.manifest.exactness.most_off
+            torch.testing.assert_close(exported(*inputs), want, rtol=0, atol=most)
+
+    def test_bags_are_not_in_tf32(self, tmp_path):
+        with pytest.raises(UserError, match="--precision tf32: bags of ids are not looked up by the one kernel"):
+            write(tmp_path / "out", "sum", "cuda", Precision.TF32)
 
 
 # What stands between run_exported and CUDA's runtime: a capture that fails, a graph that does nothing, or a count.

@@ -6,6 +6,7 @@ from exported_models import trained
 
 from kernels import runtime
 from kernels.measure import records
+from model.config import Precision
 from model.export import MOST_OFF, sample
 from model.serving import bench
 from model.serving.served import Served
@@ -58,13 +59,16 @@ def test_what_is_not_eagers_has_no_time(monkeypatch):
         raise RuntimeError("no")
 
     calls = {
-        "eager": lambda: want, "near": lambda: want + 0.5 * MOST_OFF["cuda"], "off": lambda: want + 0.01,
-        "nan": lambda: want * torch.nan, "raises": raises, bench.COPIES: lambda: torch.zeros(5),
+        "eager": lambda: want, "near": lambda: want + 0.5 * MOST_OFF["cuda", Precision.FP32],
+        "off": lambda: want + 0.01, "nan": lambda: want * torch.nan, "raises": raises,
+        bench.COPIES: lambda: torch.zeros(5),
     }  # fmt: skip
     rows = bench._latencies(5, calls)
     assert [row["implementation"] for row in rows if row["match"] == "ok"] == ["eager", "near", bench.COPIES]
     assert [row["implementation"] for row in rows if "us" in row] == ["eager", "near", bench.COPIES]
     assert all(row["match"].startswith("FAILED") for row in rows if "us" not in row)
+    rows = bench._latencies(5, {name: calls[name] for name in ("eager", "off")}, Precision.BF16)
+    assert [row["match"] for row in rows] == ["ok", "ok"]
 
 
 @pytest.mark.slow

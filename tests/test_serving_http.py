@@ -43,7 +43,7 @@ def serving(program, folder, *options):
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
-            assert line.startswith(f"serving {folder} on http://127.0.0.1:"), process.stderr.read()
+            assert line.startswith(f"serving {folder} in fp32 on http://127.0.0.1:"), process.stderr.read()
             process.port = int(line.rpartition(":")[2])
             yield process
             process.send_signal(signal.SIGTERM)

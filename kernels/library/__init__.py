@@ -4,7 +4,7 @@
 
 ops.cpp has of each op with code for the CPU its schema, what it allocates, and a call of its cpu.cpp, the same that
 backend="cpp" runs from Python. `build` makes the library. For a GPU it has the same ops' cuda.cu, which backend="cuda"
-runs.
+runs. Ops of one model (ops/dlrm/packaged.py) bring their own C++.
 """
 
 from __future__ import annotations
@@ -183,12 +183,14 @@ def _without_workspace(source: Path) -> Path:
     return source
 
 
-def build(to: Path, gpu: str | None = None) -> None:
+def build(to: Path, gpu: str | None = None, more: Sequence[Path] = ()) -> None:
     """Compile the library for this torch and x86-64-v3, or for a GPU (sm_90, say), whose CUDA's runtime is inside.
+
+    more: C++ files that are part of it too, with ops of one model.
 
     LibraryError: there is no compiler, or what it said.
     """
-    torch_folder, own = Path(torch.__file__).parent, sources(gpu)
+    torch_folder, own = Path(torch.__file__).parent, [*sources(gpu), *more]
     include = [FOLDER, KERNELS, *dict.fromkeys(source.parent for source in own), torch_folder / "include"]
     try:
         compiler, libraries = compiler_program(), ["-ltorch_cpu"]
@@ -204,7 +206,7 @@ def build(to: Path, gpu: str | None = None) -> None:
         libraries.append("-ltorch_cuda")
     command += [
         "-O3", "-shared", *map(str, own), *(f"-I{folder}" for folder in include), f"-L{torch_folder / 'lib'}",
-        *libraries, "-o", str(to),
+        *libraries, "-ldl", "-o", str(to),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True)

@@ -1,8 +1,8 @@
 """What a served model's answer costs on a GPU: python -m model.serving.bench [--save].
 
-`main` with dot, the hash sorted, Kaggle's cardinalities up to 100,000 ids a table, random weights, float32. Rows come
-from the CPU and probabilities go back to it: the copies are in all times, and alone in the row "copies", as a CUDA
-graph.
+`main` with dot, the hash sorted, Kaggle's cardinalities up to 100,000 ids a table, random weights, float32; of packages
+also tf32 and bf16, which their rows' names say. Rows come from the CPU and probabilities go back to it: the copies are
+in all times, and alone in the row "copies", as a CUDA graph.
 
 run_exported is C++ (model/serving/cpp/CMakeLists.txt, which --programs's folder was built by): by CUDA graphs, as it
 runs by default, and without. With several threads each of them calls with the same inputs, and the rates are those of
@@ -33,7 +33,7 @@ from kernels import runtime
 from kernels.measure import records, sources
 from kernels.measure.measuring import describe
 from model import export
-from model.config import preset
+from model.config import Precision, preset
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling.recording import today
@@ -46,7 +46,7 @@ IDS = 100_000  # of the largest table
 ROWS, THREADS = (1, 128, 2048), (1, 2, 4, 8)
 ROUNDS, CALLS = 10, 200  # by turns, so many calls in a row of each
 CPP, PLAIN = "run_exported", "run_exported, without graphs"
-COPIES = "copies"
+COPIES, FROM_PYTHON = "copies", "Exported, from Python"
 TOLD = re.compile(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms, (\d+) calls")
 
 Call = Callable[[], Tensor]
@@ -62,11 +62,8 @@ def model(ids: int = IDS) -> Served:
 
 @torch.inference_mode()
 def run(folder: Path, served: Served, program: Path) -> list[dict]:
-    """The rows. folder: what `model.export.write` wrote of `served`, which is on the GPU."""
-    measured, device = [], served.rows.device
-    checked = subprocess.run([program, folder, "--check"], capture_output=True, text=True)
-    told = "ok" if checked.returncode == 0 else f"FAILED: {(checked.stdout + checked.stderr)[-300:]}"
-    print(checked.stdout, end="")
+    """The rows. folder: what `model.export.write` wrote of `served`, which is on the GPU, in fp32."""
+    measured, device, told = [], served.rows.device, _checked(folder, program)
     with tempfile.TemporaryDirectory() as temporary:
         loaded = _package(folder, served, Path(temporary))
         exported = Exported(folder)
@@ -80,15 +77,47 @@ def run(folder: Path, served: Served, program: Path) -> list[dict]:
                 "aoti_load_package, from Python": loaded,
             }
             by_name = {name: _with_copies(call, inputs, device) for name, call in calls.items()}
-            by_name |= {"Exported, from Python": partial(exported, *inputs), COPIES: _copies(inputs, device)}
+            by_name |= {FROM_PYTHON: partial(exported, *inputs), COPIES: _copies(inputs, device)}
             latencies = _latencies(rows, by_name)
-            torch.save(inputs, Path(temporary) / "inputs.pt")
-            command = [program, folder, "--bench", "--inputs", Path(temporary) / "inputs.pt"]
-            latencies.append(_cpp(rows, PLAIN, 1, told, [*command, "--plain"]))
-            latencies += [_cpp(rows, CPP, count, told, [*command, "--threads", count]) for count in THREADS]
+            latencies += _by_program(folder, program, inputs, told)
             print(*map(line, latencies), sep="\n", flush=True)
             measured += latencies
     return measured
+
+
+@torch.inference_mode()
+def run_in(precision: Precision, folder: Path, served: Served, program: Path) -> list[dict]:
+    """The rows of a package in another precision, against eager in float32."""
+    measured, exported, told = [], Exported(folder), _checked(folder, program)
+    print(exported.manifest.exactness)
+    for rows in ROWS:
+        inputs = [tensor.clone() for tensor in export.sample(served, rows, rows)]
+        calls = {"eager": _with_copies(served, inputs, served.rows.device), FROM_PYTHON: partial(exported, *inputs)}
+        _, row = _latencies(rows, calls, precision)
+        latencies = [row, *_by_program(folder, program, inputs, told)]
+        for row in latencies:
+            row["implementation"] += f", {precision}"
+        print(*map(line, latencies), sep="\n", flush=True)
+        measured += latencies
+    return measured
+
+
+def _checked(folder: Path, program: Path) -> str:
+    """"ok", or what the program's --check found."""
+    done = subprocess.run([program, folder, "--check"], capture_output=True, text=True)
+    print(done.stdout, end="")
+    return "ok" if done.returncode == 0 else f"FAILED: {(done.stdout + done.stderr)[-300:]}"
+
+
+def _by_program(folder: Path, program: Path, inputs: Sequence[Tensor], told: str) -> list[dict]:
+    """run_exported's rows with these inputs."""
+    rows = len(inputs[0])
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "inputs.pt"
+        torch.save([*inputs], path)
+        command = [program, folder, "--bench", "--inputs", path]
+        plain = _cpp(rows, PLAIN, 1, told, [*command, "--plain"])
+        return [plain, *(_cpp(rows, CPP, count, told, [*command, "--threads", count]) for count in THREADS)]
 
 
 def _with_copies(call: Callable[..., Tensor], inputs: Sequence[Tensor], device: torch.device) -> Call:
@@ -139,8 +168,9 @@ def _copies(inputs: Sequence[Tensor], device: torch.device) -> Call:
     return call
 
 
-def _latencies(rows: int, calls: Mapping[str, Call]) -> list[dict]:
-    """A row for each call: its times one after the other, by turns."""
+def _latencies(rows: int, calls: Mapping[str, Call], precision: Precision = Precision.FP32) -> list[dict]:
+    """A row for each call: its times one after the other, by turns. The first one is in float32, the others in the
+    precision."""
     by_name, times, want = {}, {}, None
     for name, call in calls.items():
         row = by_name[name] = {"rows": rows, "implementation": name, "threads": 1, "match": "ok"}
@@ -153,7 +183,7 @@ def _latencies(rows: int, calls: Mapping[str, Call]) -> list[dict]:
         want = answer.clone() if want is None else want
         if name != COPIES:
             row["error"] = (answer - want).abs().max().item()
-            if not row["error"] <= export.MOST_OFF["cuda"]:
+            if not row["error"] <= export.MOST_OFF["cuda", precision]:
                 row["match"] = f"FAILED: a probability differs by {row['error']:.2g}"
         if row["match"] == "ok":
             times[name] = []
@@ -243,10 +273,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not program.exists():
             raise UserError(f"{program}: missing; model/serving/cpp/CMakeLists.txt says how it is built")
         served = model().to(runtime.device())
-        folder = Path(temporary) / "served"
-        folder.mkdir()
-        export.write(served, folder)
-        rows = run(folder, served, program)
+        rows = []
+        for precision in Precision:
+            folder = Path(temporary) / precision
+            folder.mkdir()
+            export.write(served, folder, precision)
+            is_first = precision is Precision.FP32
+            rows += run(folder, served, program) if is_first else run_in(precision, folder, served, program)
         if args.save:
             print(records.save(record(rows)))
     return int(any(row["match"] != "ok" for row in rows))

@@ -1,13 +1,21 @@
 """What an exported folder says of itself, a line a fact, tab-separated, so that C++ reads it too (cpp/manifest.h).
 
-    format        1
+    format        2
     torch         2.13.0
     instructions  x86-64-v3
     input         counts         float32  B      13
     constant      rows           float32  12692  16
+    precision     fp32           1e-06
+    error         3.96e-07       1.03e-06
     file          constants/rows 812288   sha256
 
 A package for a GPU has a line `gpu  sm_90` more, and its code in package_sm_90/: without the line no code is found.
+
+precision: what the package computes in (model.config.Precision), and how far a probability of it may be from eager's.
+error: how far its probabilities were, when it was exported, from those of the same model in float64, on the rows of
+samples.pt: the largest absolute error, and the largest relative one. A table of ids (table.py) has neither line.
+
+Format 1 had neither; what it describes is read as fp32, which it is, of an error that nobody has measured.
 """
 
 from __future__ import annotations
@@ -21,7 +29,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-FORMAT = 1  # one more when a file of the folder or its meaning changes
+from model.config import Precision
+
+FORMAT = 2  # one more when a file of the folder or its meaning changes
+READ = ("1", "2")  # the formats that are read
+WITHOUT_PRECISION = {"": 1e-6, "gpu": 1e-5}  # how far a probability of format 1 may be from eager's: on a CPU, on a GPU
 MANIFEST, CONSTANTS, LIBRARY, SAMPLES = "manifest.tsv", "constants", "libops.so", "samples.pt"
 COLUMNS = "columns.json"
 INSTRUCTIONS = "x86-64-v3"  # every x86-64 CPU with AVX2
@@ -59,6 +71,22 @@ class File:
 
 
 @dataclass(frozen=True)
+class Exactness:
+    """How exact a package is. most_off: how far a probability of it may be from eager's. absolute, relative: the
+    largest errors of its probabilities that were seen, against float64; None where nobody has measured."""
+
+    precision: Precision
+    most_off: float
+    absolute: float | None = None
+    relative: float | None = None
+
+    def __str__(self) -> str:
+        if self.absolute is None:
+            return f"{self.precision}, whose error was not measured"
+        return f"{self.precision}, off by {self.absolute:.1e} at most, or by {self.relative:.1e} of a probability"
+
+
+@dataclass(frozen=True)
 class Manifest:
     torch: str
     instructions: str
@@ -66,13 +94,17 @@ class Manifest:
     inputs: tuple[Tensors, ...]
     constants: tuple[Tensors, ...]
     files: tuple[File, ...]
+    exactness: Exactness | None = None  # None: of a table of ids
 
     @classmethod
-    def of(cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors], gpu: str = "") -> Manifest:
+    def of(
+        cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors], gpu: str = "",
+        exactness: Exactness | None = None,
+    ) -> Manifest:
         """The manifest of a folder that is complete but for it."""
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = tuple(File.of(folder, path) for path in paths)
-        return cls(_release(), INSTRUCTIONS, gpu, tuple(inputs), tuple(constants), files)
+        return cls(_release(), INSTRUCTIONS, gpu, tuple(inputs), tuple(constants), files, exactness)
 
     @property
     def package(self) -> str:
@@ -108,6 +140,10 @@ class Manifest:
         lines += [("gpu", self.gpu)] * bool(self.gpu)
         for kind, every in (("input", self.inputs), ("constant", self.constants)):
             lines += [(kind, t.name, str(t.dtype).removeprefix("torch."), *t.shape) for t in every]
+        if exact := self.exactness:
+            lines.append(("precision", exact.precision, exact.most_off))
+            if exact.absolute is not None:
+                lines.append(("error", f"{exact.absolute:.2e}", f"{exact.relative:.2e}"))
         lines += [("file", file.path, file.size, file.sha256) for file in self.files]
         return "".join("\t".join(map(str, line)) + "\n" for line in lines)
 
@@ -122,16 +158,19 @@ class Manifest:
         facts: dict[str, list[list[str]]] = {}
         for kind, *rest in lines:
             facts.setdefault(kind, []).append(rest)
-        if facts.get("format") != [[str(FORMAT)]]:
-            raise ExportError(f"{path}: format {facts.get('format', [['none']])[0][0]}, this reads {FORMAT}")
+        version = facts.get("format", [["none"]])[0]
+        if version not in [[number] for number in READ]:
+            raise ExportError(f"{path}: format {' '.join(version)}, this reads {' and '.join(READ)}")
         try:
-            [[version]], [[instructions]] = facts["torch"], facts["instructions"]
+            [[release]], [[instructions]] = facts["torch"], facts["instructions"]
             [[gpu]] = facts.get("gpu", [[""]])
             inputs, constants = ([_tensors(*rest) for rest in facts.get(kind, [])] for kind in ("input", "constant"))
             files = [File(path, int(size), sha256) for path, size, sha256 in facts["file"]]
+            inputs = tuple(inputs)
+            exactness = _exactness(facts, version == ["1"], gpu) if inputs else None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ExportError(f"{path}: not whole: {type(error).__name__}: {error}") from None
-        return cls(version, instructions, gpu, tuple(inputs), tuple(constants), tuple(files))
+        return cls(release, instructions, gpu, inputs, tuple(constants), tuple(files), exactness)
 
     def verify(self, folder: Path) -> None:
         """ExportError: made for another torch or another CPU; a file that is not what it was, or of the package and
@@ -194,7 +233,8 @@ def write_constants(folder: Path, tensors: Mapping[str, Tensor]) -> list[Tensors
     """Write a raw file each, and return what they are."""
     (folder / CONSTANTS).mkdir()
     for name, tensor in tensors.items():
-        tensor.cpu().contiguous().numpy().tofile(folder / CONSTANTS / name)
+        # As bytes: NumPy has no bfloat16.
+        tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tofile(folder / CONSTANTS / name)
     return [Tensors(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
 
 
@@ -215,6 +255,15 @@ def _check_offsets(offsets: Tensor, ids: int) -> None:
     if int(offsets[0]) != 0 or int(offsets[-1]) != ids:
         first, last = int(offsets[0]), int(offsets[-1])
         raise ExportError(f"offsets: expected 0 first and {ids} (the number of ids) last; got {first} and {last}")
+
+
+def _exactness(facts: Mapping[str, Sequence[Sequence[str]]], of_format_1: bool, gpu: str) -> Exactness:
+    if of_format_1:
+        return Exactness(Precision.FP32, WITHOUT_PRECISION["gpu" if gpu else ""])
+    [[precision, most_off]], errors = facts["precision"], facts.get("error", [])
+    if len(errors) > 1 or (errors and len(errors[0]) != 2):
+        raise ValueError("error: expected two numbers")
+    return Exactness(Precision(precision), float(most_off), *(float(error) for line in errors for error in line))
 
 
 def _tensors(name: str, dtype: str, *shape: str) -> Tensors:

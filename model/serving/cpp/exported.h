@@ -22,7 +22,8 @@ public:
         manifest_.verify(folder_);
         if (manifest_.inputs.empty()) fail(folder_, ": not a model: its manifest has no inputs");
         if (manifest_.gpu.empty() && gpu >= 0) fail(folder_, ": made for the CPU, and is to run on GPU ", gpu);
-        if (!manifest_.gpu.empty()) gpu_ = std::make_shared<Gpu>(folder_, manifest_.gpu, gpu, runners_, graphs);
+        if (!manifest_.gpu.empty())
+            gpu_ = std::make_shared<Gpu>(folder_, manifest_.gpu, manifest_.most_off, gpu, runners_, graphs);
         const std::string library = folder_ / "libops.so";
         if (!dlopen(library.c_str(), RTLD_NOW)) fail(library, ": cannot be loaded: ", dlerror());
         if (gpu_) {

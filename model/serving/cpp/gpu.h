@@ -12,7 +12,7 @@
 namespace serving {
 
 struct Gpu : Running {
-    Gpu(const std::filesystem::path& folder, const std::string& made_for, int, size_t, bool) {
+    Gpu(const std::filesystem::path& folder, const std::string& made_for, double, int, size_t, bool) {
         fail(folder, ": made for a GPU, ", made_for, ", and this program was built without CUDA");
     }
     void load(const std::string&, const Constants&, const std::vector<at::Tensor>&) {}
@@ -43,7 +43,6 @@ namespace serving {
 
 constexpr size_t most_lanes = 8;       // more streams do not make one GPU faster
 constexpr size_t graphs_of_a_slot = 15;  // for 1, 2, 4 to 16384 rows: with more, launches take no time beside kernels
-constexpr double most_off_gpu = 1e-5;  // a probability from another one's of the same row (model/export.py: MOST_OFF)
 
 // What was launched within work(), to be launched again at once.
 class Graph {
@@ -134,8 +133,9 @@ private:
 // runner's kernels, and an allocator's pool is whole as long as somebody holds a count of it.
 class Slot {
 public:
-    Slot(const Lane& lane, const std::string& code, bool graphs)
-        : graphs_(graphs), stream_(lane.stream),
+    // most_off: a probability from another one's of the same row.
+    Slot(const Lane& lane, const std::string& code, double most_off, bool graphs)
+        : most_off_(most_off), graphs_(graphs), stream_(lane.stream),
           // Single-threaded: with threads of its own in mind a runner asks events, which a capture forbids.
           runner_(code, 1, stream_.device().str(), std::filesystem::path(code).parent_path(), true),
           pool_(at::cuda::graph_pool_handle()) {
@@ -225,7 +225,7 @@ private:
             size.graph =
                 std::make_unique<Graph>(stream_, pool_, [&] { size.buffers->launch(runner_, stream_.stream()); });
             size.buffers->forget();
-            if (!at::allclose(replayed(size, inputs), want, 0, most_off_gpu, true))
+            if (!at::allclose(replayed(size, inputs), want, 0, most_off_, true))
                 fail("its answers are others than without it");
         } catch (const std::exception& error) {
             graphs_ = false;
@@ -239,6 +239,7 @@ private:
         }
     }
 
+    double most_off_;
     bool graphs_;
     c10::cuda::CUDAStream stream_;
     std::shared_ptr<const Constants> constants_;
@@ -251,8 +252,9 @@ private:
 class Gpu : public Running {
 public:
     // number: of the GPU; -1: the current one. lanes: how many calls run at a time; others wait.
-    Gpu(const std::filesystem::path& folder, const std::string& made_for, int number, size_t lanes, bool graphs)
-        : graphs_(graphs) {
+    Gpu(const std::filesystem::path& folder, const std::string& made_for, double most_off, int number, size_t lanes,
+        bool graphs)
+        : most_off_(most_off), graphs_(graphs) {
         const int count = c10::cuda::device_count();  // 0 without a driver, too
         if (!count) fail(folder, ": made for a GPU, ", made_for, ", and none is here, or no driver for it");
         if (number < 0) number = c10::cuda::current_device();
@@ -280,7 +282,7 @@ public:
         constants_ = with(constants);
         slots_.resize(lanes_->count());
         lanes_->each([&](Lane& lane) {
-            slots_[lane.number] = std::make_unique<Slot>(lane, code, graphs_);
+            slots_[lane.number] = std::make_unique<Slot>(lane, code, most_off_, graphs_);
             call(lane, one_row);
         });
     }
@@ -342,6 +344,7 @@ private:
         return std::make_shared<const Constants>(std::move(found));
     }
 
+    double most_off_;
     bool graphs_;
     c10::DeviceIndex device_;
     std::unique_ptr<Lanes> lanes_;

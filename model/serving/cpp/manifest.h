@@ -17,7 +17,7 @@
 
 namespace serving {
 
-constexpr const char* format = "1";
+constexpr const char *format = "2", *format_before = "1";  // read too: it says nothing of the precision
 
 struct ExportError : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -33,7 +33,7 @@ template <class... Parts>
 inline const std::map<std::string, at::ScalarType>& dtypes() {
     static const std::map<std::string, at::ScalarType> known = {
         {"float32", at::kFloat}, {"float64", at::kDouble}, {"int32", at::kInt}, {"int64", at::kLong},
-        {"uint8", at::kByte},    {"bool", at::kBool},
+        {"uint8", at::kByte},    {"bool", at::kBool},     {"bfloat16", at::kBFloat16},
     };
     return known;
 }
@@ -93,6 +93,8 @@ struct File {
 
 struct Manifest {
     std::string torch, gpu;  // gpu: its architecture, sm_90, say; empty: for the CPU
+    std::string precision;   // fp32, tf32 or bf16; empty: of a table of ids
+    double most_off = 0;     // a probability from eager's
     std::vector<Tensors> inputs, constants;
     std::vector<File> files;
 
@@ -117,6 +119,11 @@ struct Manifest {
                 manifest.torch = words[1];
             } else if (kind == "gpu") {
                 manifest.gpu = words[1];
+            } else if (kind == "precision") {
+                whole(words.size() == 3 && (words[1] == "fp32" || words[1] == "tf32" || words[1] == "bf16"));
+                char* end = nullptr;
+                manifest.precision = words[1], manifest.most_off = std::strtod(words[2].c_str(), &end);
+                whole(!*end && manifest.most_off > 0);
             } else if (kind == "input" || kind == "constant") {
                 whole(words.size() >= 3 && dtypes().count(words[2]));
                 Tensors tensors{words[1], dtypes().at(words[2]), {}};
@@ -127,9 +134,12 @@ struct Manifest {
                 manifest.files.push_back({words[1], words[3], std::stoull(words[2])});
             }
         }
-        if (found != format) fail(path, ": format ", found, ", this reads ", format);
+        if (found != format && found != format_before)
+            fail(path, ": format ", found, ", this reads ", format_before, " and ", format);
+        if (found == format_before) manifest.precision = "fp32", manifest.most_off = manifest.gpu.empty() ? 1e-6 : 1e-5;
         line = "a line is missing";
         whole(!manifest.torch.empty() && !manifest.constants.empty() && !manifest.files.empty());
+        whole(manifest.inputs.empty() || !manifest.precision.empty());
         return manifest;
     }
 

@@ -2,9 +2,9 @@
 //
 // Runs what python -m model.export wrote. No Python is in this process.
 //
-// --check    every sample of DIR/samples.pt, three times: the probabilities must be eager's, to 1e-6, on a GPU to 1e-5.
-//            On a CPU most are to the last bit; with some numbers of rows or threads the matrix products add up in
-//            another order
+// --check    every sample of DIR/samples.pt, three times: the probabilities must be eager's, to what the manifest allows
+//            in the package's precision. On a CPU most are to the last bit; with some numbers of rows or threads the
+//            matrix products add up in another order
 // --bench    latency and throughput of N threads, each with the sample's inputs, for each sample; or with those of
 //            --inputs. Each thread's last answer must be eager's; of --inputs: the first call's
 // --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
@@ -70,11 +70,8 @@ void on_threads(int count, Function function) {
     for (std::future<void>& thread : threads) thread.get();
 }
 
-// The most that a probability may be off from the one that it is compared with (model/export.py: MOST_OFF).
-double most_off(const serving::Exported& model) { return model.manifest().gpu.empty() ? 1e-6 : 1e-5; }
-
 int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
-    const double most = most_off(model);
+    const double most = model.manifest().most_off;
     int wrong = 0;
     for (const std::vector<at::Tensor>& sample : samples) {
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
@@ -145,7 +142,7 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
         const int64_t batch = inputs[0].size(0);
         const bool on_gpu = !model.manifest().gpu.empty();
         const at::Tensor& want = sample.back();
-        const double most = most_off(model);
+        const double most = model.manifest().most_off;
         const int calls = on_gpu ? 2000 : int(std::clamp<int64_t>(20000 / (batch + 1), 20, 2000));
         on_threads(on_gpu ? threads : 1, [&] {
             for (int i = 0; i < (on_gpu ? 50 : 3); ++i) model(inputs);  // each lane makes its graph
@@ -193,7 +190,7 @@ int run(int count, char** words) {
     });
     const Clock::time_point begin = Clock::now();
     serving::Exported model(folder, size_t(threads), gpu, graphs);
-    std::fprintf(stderr, "ready after %.0f ms\n", ms_since(begin));
+    std::fprintf(stderr, "ready after %.0f ms, in %s\n", ms_since(begin), model.manifest().precision.c_str());
     std::optional<serving::Table> other;
     if (!table.empty()) model.reload(other.emplace(table));
     std::vector<std::vector<at::Tensor>> own, samples;

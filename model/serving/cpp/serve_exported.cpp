@@ -54,6 +54,8 @@ public:
         if (!table_.empty()) model_.reload(serving::Table(table_));
     }
 
+    const std::string& precision() const { return model_.manifest().precision; }
+
     void answer(const httplib::Request& request, httplib::Response& response, const httplib::ContentReader* reader) {
         // A server may leave Range out of account. The library would copy the answer for each range, thousands of times.
         const_cast<httplib::Request&>(request).ranges.clear();
@@ -239,7 +241,7 @@ int run(int count, char** words) {
         Service::refuse(response, 500, "the model failed; the server's stderr says why");
     });
     const std::string in_url = host.find(':') == std::string::npos ? host : "[" + host + "]";  // of IPv6
-    std::printf("serving %s on http://%s:%d\n", folder.c_str(), in_url.c_str(), port);
+    std::printf("serving %s in %s on http://%s:%d\n", folder.c_str(), service.precision().c_str(), in_url.c_str(), port);
     std::fflush(stdout);
     std::atomic<bool> ended{false};
     std::thread stopper([&] {

@@ -1,0 +1,209 @@
+"""dlrm_forward for a process without Python: one model's kernels, its weights laid out once, and C++ that launches.
+
+    program = Program.of(bottom, top, heights, dtype, precision, arch, shared_bytes)    or why there is none
+    laid_out = program.lay_out(weights, biases)                                         once
+    op, sources = program.build(folder)                                                 for kernels.library.build
+    declare(op, program)                                                                the library is loaded
+    op(dense, tables, rows, laid_out)                                                   → [B, N]
+
+dlrm_forward itself is for any model: it finds the kernel by the call's arguments, in Python, and lays the weights out
+in each call. Here model and GPU are known, so that the kernels are images in the library, and the weights are data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...cubin import compile as cubins
+from ...cubin.embed import embed
+from ...device.source_launch import Source
+from ...dispatch.cubin_files import EARLY, PLAIN
+from .cuda_launch import design_of, source, write_fragments
+from .shape import ROWS_OF_A_BLOCK, Shape
+from .tile import ROWS, Tiles, tiles_source
+
+NAME = "dlrm_forward_laid_out"
+SCHEMA = "(Tensor dense, Tensor tables, Tensor rows, Tensor laid_out) -> Tensor out"
+IMAGES = "dlrm_images"  # a namespace of C++
+SCALAR_TYPES = {torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16"}
+PIECE = 4  # elements of float32 that a small model's kernel reads at a time
+
+
+@dataclass(frozen=True)
+class Program:
+    """The kernels of a model on GPUs of sm_<arch>, an id a feature and row.
+
+    designs: Tiles by their rows, fewest first, or one Shape. heights: the tables' rows; they lie one behind the other.
+    """
+
+    designs: tuple[Shape | Tiles, ...]
+    heights: tuple[int, ...]
+    dtype: torch.dtype
+    arch: int
+
+    @classmethod
+    def of(
+        cls, bottom: Sequence[int], top: Sequence[int], heights: Sequence[int], dtype: torch.dtype, precision: str,
+        arch: int, shared_bytes: int,
+    ) -> Program | str:
+        """By dlrm_forward's own rule; or why it takes no such model.
+
+        Args:
+            bottom, top: widths of the MLPs, inputs first; ReLU behind each layer but the top's last.
+            precision: of float32 products, "ieee" or "tf32". shared_bytes: that a block may have.
+        """
+        starts = itertools.accumulate(heights[:-1], initial=0)
+        is_aligned = not any(start * bottom[-1] * dtype.itemsize % 16 for start in starts)
+        shape = Shape(tuple(bottom), tuple(top), len(heights), aligned=is_aligned)
+        # Of a GPU with one multiprocessor these batches have tiles of each number of rows that fits.
+        designs = [design_of(shape, dtype, precision, arch, shared_bytes, rows, 1) for rows in ROWS]
+        if isinstance(designs[0], str):
+            return designs[0]
+        return cls(tuple(dict.fromkeys(designs)), tuple(heights), dtype, arch)
+
+    @property
+    def shape(self) -> Shape:
+        design = self.designs[0]
+        return design.shape if isinstance(design, Tiles) else design
+
+    @property
+    def places(self) -> list[int]:
+        """Where a small model's weights, and then its biases, begin among what is laid out; behind them the end."""
+        sizes = [inputs * outputs for inputs, outputs in self.shape.layers]
+        sizes += [outputs for _, outputs in self.shape.layers]
+        return [*itertools.accumulate((-(-size // PIECE) * PIECE for size in sizes), initial=0)]
+
+    @property
+    def elements(self) -> int:
+        """Of what is laid out."""
+        design = self.designs[0]
+        return design.fragments if isinstance(design, Tiles) else self.places[-1]
+
+    def lay_out(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+        """All layers' weights and biases as the kernels take them: [elements] of dtype, on the CPU.
+
+        The fragments of tiles are written by the kernel that writes them on a GPU, compiled for this CPU.
+        """
+        of_all = [tensor.detach().to("cpu", self.dtype).contiguous() for tensor in (*weights, *biases)]
+        weights, biases = of_all[: len(weights)], of_all[len(weights) :]
+        design = self.designs[0]
+        if isinstance(design, Tiles):
+            return write_fragments(design, weights[0], weights, biases)
+        laid_out = torch.zeros(self.elements, dtype=self.dtype)
+        for begin, tensor in zip(self.places, of_all, strict=False):
+            laid_out[begin : begin + tensor.numel()] = tensor.flatten()
+        return laid_out
+
+    def build(self, folder: Path) -> tuple[str, list[Path]]:
+        """(name of the op, C++ files that register and launch it, for kernels.library.build), written into the folder.
+
+        The name holds a hash of all that the op does, so that a process may load the libraries of several models.
+
+        Raises CubinError: no nvcc, or what it said.
+        """
+        with ThreadPoolExecutor() as pool:  # nvcc takes some ten seconds for a kernel
+            images = [*pool.map(lambda design: self._image(design, folder), self.designs)]
+        header, bytes_ = embed(IMAGES, images, folder, array=True)
+        digest = hashlib.sha256(repr([self._text("", "")] + [image.read_bytes() for image in images]).encode())
+        digest.update(Path(__file__).with_name("packaged.h").read_bytes())
+        overload = f"m{digest.hexdigest()[:16]}"
+        code = folder / "dlrm_packaged.cpp"
+        code.write_text(self._text(overload, header.name))
+        return f"{NAME}.{overload}", [code, bytes_]
+
+    def _image(self, design: Shape | Tiles, folder: Path) -> Path:
+        name, program = _name(design), source_of(design)
+        text = folder / f"{name}.cu"
+        text.write_text(program.text)
+        image = cubins.by_nvcc(text, self.arch, ["-std=c++17"])
+        numbers = 7 + 6 * self.shape.features
+        if isinstance(design, Shape):
+            numbers = 4 + 4 * self.shape.features + 2 * len(self.shape.layers)
+        described = {
+            "name": name, "entry": program.name, "threads": program.threads, "shared": program.shared,
+            "kind": EARLY if program.waits and self.arch >= 90 else PLAIN, "hidden": 0,
+            "parameters": [{"name": "given", "type": "s", "bytes": 8 * numbers, "multiple": 1}],
+        }  # fmt: skip
+        return cubins.write(folder, name, self.arch, image, described)
+
+    def _text(self, overload: str, images: str) -> str:
+        shape, design = self.shape, self.designs[0]
+        starts = itertools.accumulate(self.heights[:-1], initial=0)
+        names, rows = zip(*((f'"{_name(each)}"', _rows(each)) for each in self.designs), strict=True)
+        places = "nullptr" if isinstance(design, Tiles) else "places"
+        return f"""\
+// Written by kernels/ops/dlrm/packaged.py: dlrm_forward of one model, for GPUs of sm_{self.arch}.
+#include "ops/dlrm/packaged.h"
+
+#include "{images}"
+
+namespace {{
+
+const int64_t starts[] = {{{_numbers(starts)}}}, heights[] = {{{_numbers(self.heights)}}};
+const int64_t places[] = {{{_numbers(self.places)}}}, rows_of_kernel[] = {{{_numbers(rows)}}};
+const char* const kernels[] = {{{", ".join(names)}}};
+const dlrm::Packaged model = {{
+    "{NAME}", ScalarType::{SCALAR_TYPES[self.dtype]}, {shape.bottom[0]}, {shape.top[-1]}, {shape.width}, \
+{shape.features}, {len(shape.layers)}, starts, heights,
+    {sum(self.heights)}, {self.elements}, {places}, kernels, rows_of_kernel, {len(self.designs)},
+}};
+
+const char* run(const fused::Argument* given, const fused::Context* context) {{
+    // Never unloaded: where a process ends, the driver may have ended before.
+    static cubin::Program& program = *new cubin::Program({IMAGES}::images);
+    return dlrm::told([&] {{ dlrm::launch(model, program, given, context->stream); }});
+}}
+
+Tensor forward(const Tensor& dense, const Tensor& tables, const Tensor& rows, const Tensor& laid_out) {{
+    return dlrm::forward(model, fused::Entry{{run, 6}}, dense, tables, rows, laid_out);
+}}
+
+}}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fused_kernels, packaged) {{
+    Registration ours;
+    ours.add("{NAME}.{overload}", "{SCHEMA}", TORCH_BOX(&forward));
+}}
+"""
+
+
+def declare(op: str, program: Program) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The op of `build`, whose library is loaded, for torch.export: dense [B, K], tables [all rows, D], rows int64
+    [B, F], each of its own table, laid_out → [B, N]."""
+    name, _, overload = op.partition(".")
+
+    def fake(dense: Tensor, tables: Tensor, rows: Tensor, laid_out: Tensor) -> Tensor:
+        return dense.new_empty(dense.shape[0], program.shape.top[-1])
+
+    if op not in _declared:
+        torch.library.register_fake(f"fused_kernels::{op}", fake)
+        _declared.add(op)
+    return getattr(getattr(torch.ops.fused_kernels, name), overload)
+
+
+_declared: set[str] = set()
+
+
+def source_of(design: Shape | Tiles) -> Source:
+    """What is compiled for a design."""
+    return tiles_source(design) if isinstance(design, Tiles) else source(design)
+
+
+def _name(design: Shape | Tiles) -> str:
+    return f"tiles_{design.rows}" if isinstance(design, Tiles) else "lanes"
+
+
+def _rows(design: Shape | Tiles) -> int:
+    return design.rows if isinstance(design, Tiles) else ROWS_OF_A_BLOCK
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
