@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import gc
+import logging
 import os
 import shutil
 import signal
@@ -27,11 +29,34 @@ def pytest_configure(config):
         config.pluginmanager.register(missing_packages)
 
 
+def pytest_collection():
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What all tests share is not searched for garbage again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
+    # pytest hands its handlers to loggers that do not propagate, and where this one has a handler, torch.compile writes
+    # each of its steps down for it.
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None
+    _no_guard_times()
+
+
 def pytest_runtest_setup():
     if "triton.runtime.interpreter" in sys.modules:
         from kernels.check import faster
 
         faster.install()
+    _no_guard_times()
+
+
+def _no_guard_times():
+    """Of each compilation torch would tell a log how long its guards take, and empties the processor's caches first:
+    half of the time that a small graph takes."""
+    if guards := sys.modules.get("torch._dynamo.guards"):
+        guards.profile_guard_manager = lambda *_: 0.0
 
 
 @pytest.fixture(scope="session")
