@@ -17,6 +17,8 @@ import pytest
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
+# Test processes run beside each other on few cores: processes of Inductor's own would cost their start and no more.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # jsonschema, which nbformat imports, has it for addresses in JSON: it compiles a grammar for seconds.
 sys.modules.setdefault("rfc3987_syntax", None)
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
