@@ -24,10 +24,6 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 from data.ahead import in_order
@@ -115,6 +111,8 @@ class _Tally:
         label, score = np.nonzero(self.counts)
         if len(set(label)) < 2:
             return math.nan
+        from sklearn.metrics import roc_auc_score  # a second that those need not wait who draw no rows
+
         return float(roc_auc_score(label, score, sample_weight=self.counts[label, score]))
 
 
@@ -165,6 +163,11 @@ def dense_only_auc(directory: str | Path, rows: int = 1_000_000) -> float:
     (labels, dense), (test_labels, test_dense) = read("train"), read("test")
     if min(len(np.unique(labels)), len(np.unique(test_labels))) < 2:
         return math.nan
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     regression = make_pipeline(StandardScaler(), LogisticRegression()).fit(dense, labels)
     return float(roc_auc_score(test_labels, regression.decision_function(test_dense)))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import gc
+import logging
 import os
 import shutil
 import signal
@@ -15,6 +17,8 @@ import pytest
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
+# Test processes run beside each other on few cores: processes of Inductor's own would cost their start and no more.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # jsonschema, which nbformat imports, has it for addresses in JSON: it compiles a grammar for seconds.
 sys.modules.setdefault("rfc3987_syntax", None)
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
@@ -27,11 +31,34 @@ def pytest_configure(config):
         config.pluginmanager.register(missing_packages)
 
 
+def pytest_collection():
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What all tests share is not searched for garbage again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
+    # pytest hands its handlers to loggers that do not propagate, and where this one has a handler, torch.compile writes
+    # each of its steps down for it.
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None
+    _no_guard_times()
+
+
 def pytest_runtest_setup():
     if "triton.runtime.interpreter" in sys.modules:
         from kernels.check import faster
 
         faster.install()
+    _no_guard_times()
+
+
+def _no_guard_times():
+    """Of each compilation torch would tell a log how long its guards take, and empties the processor's caches first:
+    half of the time that a small graph takes."""
+    if guards := sys.modules.get("torch._dynamo.guards"):
+        guards.profile_guard_manager = lambda *_: 0.0
 
 
 @pytest.fixture(scope="session")

@@ -155,6 +155,9 @@ def test_every_experiment_runs_in_small_and_what_it_saves_is_read(room, tmp_path
     torch.set_num_threads(threads)
     assert rows
     assert {row["match"] for row in rows} - {"ok"} == set()
+    of_room = importlib.import_module(f"lessons.{room}.test_lesson")
+    if hasattr(of_room, "hold_rows"):
+        of_room.hold_rows(rows)
     units = {"us", "ms", *(f"{unit}_p50" for unit in ("us", "ms", "ns"))}
     assert any(units & set(row) for row in rows)
     printed = capsys.readouterr().out

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime import KERNELS
+from . import fresh
 from .interpreter import BASE, accesses
 from .isolated import source_of
 
@@ -33,6 +31,7 @@ ZONE = 4096  # elements before and behind a tensor; an access beyond is left out
 SECONDS = 40  # of the process
 SHOWN = 8  # columns beyond a tensor's end that are drawn at most
 CHILD = f"import sys; from {__name__} import child; child(*sys.argv[1:])"
+IMPORTED = f"{__name__}, triton.runtime.interpreter"
 
 
 class Access(NamedTuple):
@@ -70,13 +69,10 @@ def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first
         (Path(folder) / "solution.py").write_text(source)
         inputs = [_with_tensor(argument, Tensor.cpu) for argument in arguments]
         torch.save((name, tuple(grid), inputs, constants, first), Path(folder) / "call")
-        path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
-        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, "-c", CHILD, folder]
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{name}: it does not end: stopped after {SECONDS} s") from None
+        interpreting = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        ended = fresh.run(CHILD, folder, imported=IMPORTED, started=interpreting, seconds=SECONDS)
+        if ended.returncode == -signal.SIGALRM:
+            raise RuntimeError(f"{name}: it does not end: stopped after {SECONDS} s")
         if ended.returncode:
             raise RuntimeError(f"{name}: {ended.stderr.strip().splitlines()[-1]}")
         return json.loads((Path(folder) / "accesses").read_text())

@@ -8,6 +8,7 @@ too. What would be computed for nobody is not computed. Written for triton 3.6 a
 from __future__ import annotations
 
 import functools
+import inspect
 
 OF_A_TENSOR = {"handle", "shape", "numel", "type", "dtype"}
 OF_A_BLOCK = {"element_ty", "shape", "numel", "name"}
@@ -23,6 +24,7 @@ def install() -> None:
     core.block_type.__init__ = _of_blocks(core, core.block_type.__init__)
     core.tuple.__eq__ = _of_tuples(core, core.tuple.__eq__)
     interpreter._get_np_dtype = _of_numpy(core, interpreter._get_np_dtype)
+    interpreter._patch_builtin = _of_builtins(interpreter, interpreter._patch_builtin)
     interpreter._patch_lang = _of_language(interpreter, interpreter._patch_lang)
     semantic = interpreter.TritonSemantic
     semantic.binary_op_sanitize_overflow_impl = _of_overflows(interpreter, semantic.binary_op_sanitize_overflow_impl)
@@ -90,6 +92,24 @@ def _of_numpy(core, numpy_dtype):
         return known[of.name]
 
     return new_numpy_dtype
+
+
+def _of_builtins(interpreter, patch):
+    """A launch patches the functions that are marked as Triton's own. Which of the names are functions stays."""
+    is_builtin = interpreter.tl.core.is_builtin
+
+    @functools.cache
+    def functions_of(package, names: tuple[str, ...]) -> list[str]:
+        members = inspect.getmembers(package)
+        return [name for name, member in members if inspect.isroutine(member) or is_builtin(member)]
+
+    @functools.wraps(patch)
+    def new_patch(package, builder, scope):
+        for name in functions_of(package, tuple(vars(package))):
+            if is_builtin(member := getattr(package, name)):  # a test may have replaced it
+                interpreter._patch_attr(package, name, member, builder, scope)
+
+    return new_patch
 
 
 def _of_language(interpreter, patch):

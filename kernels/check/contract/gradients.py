@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -76,7 +77,11 @@ class Gradients(Contract):
         for call in self.kinds(Case((3, 5), torch.float64)):
             leaves, run = self.with_gradients(call)
             # gradcheck's step is 1e-6, and a kink within it would not do: no |z| of these inputs is below 1e-3.
-            assert torch.autograd.gradcheck(lambda *leaves, run=run: run(self.function(backend), *leaves), leaves)
+            # Where a call is interpreted it asks for products of the Jacobian with random vectors, and not for each of
+            # its elements, by two calls each; every element of a gradient is check_gradients' above.
+            interpreted = backend == "triton" and DEVICE.type == "cpu"
+            function = functools.partial(run, self.function(backend))
+            assert torch.autograd.gradcheck(function, leaves, fast_mode=interpreted)
 
     @kernel_backend
     def test_second_derivative_is_refused(self, backend):

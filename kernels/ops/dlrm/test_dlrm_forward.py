@@ -418,6 +418,8 @@ def test_mutations_die(monkeypatch):
                 with on_host():
                     out = torch.ops.fused_kernels.dlrm_forward.cuda(*map(as_list, call))
                 died = died or not torch.allclose(out, want, rtol=0, atol=1e-5)
+            if died:  # each call is a program to compile
+                break
         host.backwards = False
         with contextlib.suppress(IndexError, ValueError):
             kernels.check_ids()

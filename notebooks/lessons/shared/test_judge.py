@@ -89,6 +89,13 @@ def test_an_endless_loop_is_a_wrong_answer(name, capsys):
     assert "Hint: Does each loop come to its end?" in output
 
 
+def test_the_calls_seconds_count_or_the_puzzles_or_the_judges(capsys):
+    judge = Judge({"own": Own(lambda answer: answer(), seconds=0.2), "plain": Own(lambda answer: answer())}, 0.3)
+    for name, named, stopped in (("own", {}, 0.2), ("plain", {}, 0.3), ("own", {"seconds": 0.1}, 0.1)):
+        assert not judge.attempt(name, endless, **named)
+        assert f": stopped after {stopped} s" in capsys.readouterr().out
+
+
 def test_an_endless_loop_in_another_process_and_in_cuda(monkeypatch):
     with pytest.raises(Ended, match="it does not end: stopped after 5 s"):
         run_apart(endless, "lessons.shared.test_judge:call", seconds=5)
