@@ -89,11 +89,6 @@ def no_grad_around(m, x):
     return h + x
 
 
-def autocast_inside(m, x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return m.b(torch.relu(m.a(x)))
-
-
 def no_autocast_around(m, x):
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
         return m.b(torch.relu(m.a(x)))
@@ -166,6 +161,9 @@ REPLACED = {
     "shared_transpose": lambda: two_layers(
         lambda m, x: torch.relu(x @ (t := m.a.weight.t()) + m.a.bias) @ t + m.b.bias
     ),
+    "bias_of_one_row": lambda: product(lambda x, w, c: x @ w.t() + c, torch.randn(1, 6)),
+    "bias_of_one_row_by_linear": lambda: product(F.linear, torch.randn(1, 6)),
+    "alpha_of_one": lambda: product(lambda x, w, c: torch.add(x @ w.t(), c, alpha=1), torch.randn(6)),
     "weight_norm": lambda: nn.Sequential(
         nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 8)
     ),
@@ -228,6 +226,9 @@ DECLINED = {
     ),
     "bias_matrix": (lambda: product(lambda x, w, c: x @ w.t() + c, torch.randn(B, 6)), "the bias has shape [5, 6]"),
     "bias_one_number": (lambda: product(lambda x, w, c: x @ w.t() + c, torch.randn(1)), "the bias has shape [1]"),
+    "bias_of_two_ones": (
+        lambda: product(lambda x, w, c: x @ w.t() + c, torch.randn(1, 1, 6)), "the bias has shape [1, 1, 6]",
+    ),
     "bias_column": (lambda: product(lambda x, w, c: x @ w.t() + c, torch.randn(B, 1)), "the bias has shape [5, 1]"),
     "add_alpha": (
         lambda: product(lambda x, w, c: torch.add(x @ w.t(), c, alpha=2), torch.randn(6)), "add has alpha=2",
@@ -256,9 +257,8 @@ DECLINED = {
         lambda: Of(lambda m, x: checkpoint(m.m, x, use_reentrant=False), m=sequence(nn.ReLU())),
         "what lies within tag_activation_checkpoint is not looked at",
     ),
-    "autocast_inside": (lambda: two_layers(autocast_inside), "torch.autocast is on"),
     "autocast_set_by_a_function": (
-        lambda: two_layers(autocast_set), "a function sets torch.autocast", "torch.autocast is on",
+        lambda: two_layers(autocast_set), "a function sets torch.autocast",
     ),
     "inference_mode_inside": (lambda: two_layers(inference_mode_inside), "torch.inference_mode begins within"),
     "last_weight_is_a_vector": (lambda: two_layers(lambda m, x: F.linear(torch.relu(m.a(x)), m.b.bias)), "weight of 1"),
@@ -277,7 +277,6 @@ if torch.__version__ >= "2.12":  # before, Dynamo's graph has a where of two bra
     DECLINED["leaky_relu"] = (lambda: sequence(nn.LeakyReLU()), "aten.leaky_relu.default")
 OPTIONS = {
     "autocast_set_by_a_function": {"atol": 0.03, "rtol": 0.03},
-    "autocast_inside": {"atol": 0.03, "rtol": 0.03},
     "in_place_between": {"gradients": False},  # which eager refuses
     "relu_of_x_between": {"gradients": False},
 }

@@ -38,6 +38,9 @@ REPLACED = {
     "functional": (
         lambda: model(behind=lambda m, z: F.relu(F.linear(z, m.a.weight, m.a.bias), inplace=True)), ["outer_linear"]
     ),
+    "bias_of_one_row": (
+        lambda: model(behind=lambda m, z: z @ m.a.weight.t() + m.a.bias[None]), ["outer_linear"]
+    ),
     "layers_behind": (
         lambda: model(behind=lambda m, z: m.d(torch.relu(m.b(torch.relu(m.a(z)))))), ["outer_linear", "fused_mlp"]
     ),
@@ -50,7 +53,7 @@ DECLINED = {
 }
 DECLINED |= {
     f"bias_{name}": (lambda bias=bias: model(behind=lambda m, z: z @ m.a.weight.t() + bias), "bias")
-    for name, bias in (("of_a_batch", torch.ones(B, H)), ("of_one_row", torch.ones(1, H)), ("of_one", torch.ones(1)))
+    for name, bias in (("of_a_batch", torch.ones(B, H)), ("of_one", torch.ones(1)))
 }
 LOOK_ALIKES = {
     "of_two": lambda c: (c.unsqueeze(2) * (c + 1).unsqueeze(1)).flatten(1),

@@ -211,22 +211,6 @@ def test_dropout():
     assert check(model.eval(), inputs, gradients=False).ops == [WHOLE]
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-def test_autocast_around_the_model(gradients):
-    """Nothing is replaced under it; and outside it the model is."""
-    model, (backend, recorded) = Facebook(), recording("eager")
-    other = copy.deepcopy(model)
-    compiled, inputs = torch.compile(other, backend=backend), Facebook.inputs(5)
-    for enabled in (True, False, True):
-        replaced = len(recorded.ops)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            want, got = (results_of(c, m, inputs, gradients) for c, m in ((model, model), (compiled, other)))
-        torch.testing.assert_close(got, want)
-        assert want[0].dtype == (torch.bfloat16 if enabled else torch.float32)
-        assert (len(recorded.ops) > replaced) is not enabled
-    assert any("torch.autocast is on" in sentence for sentence in recorded.declined)
-
-
 @pytest.fixture
 def one_process(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

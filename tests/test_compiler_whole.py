@@ -166,7 +166,7 @@ LOOK_ALIKES = {
     "leaks_a_hidden_layer": (
         {"top": lambda m, z: [h := F.relu(m.three(z)), m.four(h) + h.sum()][1]}, EXACT),
     "writes_in_between": ({"bottom": zeroed}, "writes in place between the parts"),
-    "autocast_in_the_top": ({"top": under_autocast}, "autocast"),
+    "autocast_in_the_top": ({"top": under_autocast}, "what comes of it torch.bfloat16"),
 }
 
 

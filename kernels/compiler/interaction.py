@@ -25,7 +25,9 @@ from .match import (
     Miss,
     arguments,
     aten,
-    check_dtypes,
+    casts,
+    dtype_of,
+    in_dtype,
     is_call,
     only_reader,
     same_size,
@@ -98,13 +100,13 @@ def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
     first_read = len(constants.read)
     pairs = pairs_of(product, vectors, constants)
     out = only_reader(pairs.gather)
-    dense, zeros = dense_beside(out, pairs.gather)
+    first, zeros = dense_beside(out, pairs.gather)
     if pairs.with_diagonal:
         raise Miss("each vector is paired with itself, too", pairs.gather)
     if set(vectors.users) != {product, *between} or any(len(node.users) > 1 for node in between):
         raise Miss("the stacked vectors are read by others too", vectors)
-    sparse, joining, nodes = parts(vectors, dense)
-    check_dtypes(dense, *sparse, *zeros)
+    sparse, joining, nodes = parts(vectors, first)
+    dtype = dtype_of([product, out], [first, *sparse])
     count, width = value(vectors).shape[1:]
     form = only_form(OP, vectors)
     options = backend_of(form, value(vectors).device)
@@ -112,13 +114,15 @@ def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
 
     def build(call, dense, *others):
         together = others[0] if joining is None else call(joining, list(others[: len(sparse)]), 1)
-        products = call(dot_interaction, dense, together, *([columns] if zeros else []), **options)
+        both = in_dtype(call, dtype, dense, first), in_dtype(call, dtype, together, *sparse)
+        products = call(dot_interaction, *both, *([columns] if zeros else []), **options)
         indices = list(others[len(sparse) :])
         return products if pairs.in_order else call(in_order_of, products, indices, count, width)
 
     note = f"{count} vectors of {width}" + ("" if pairs.in_order else ", pairs in an order of their own")
     note += f", filled up to {columns} columns" if zeros else ""
-    inputs = [dense, *sparse] if pairs.in_order else [dense, *sparse, *pairs.indices]
+    note += casts(dtype, first, *sparse)
+    inputs = [first, *sparse] if pairs.in_order else [first, *sparse, *pairs.indices]
     nodes = [*nodes, *zeros, vectors, *between, product, *pairs.before, pairs.gather, out]
     return Found(OP, out, nodes, inputs, build, note, form, constants.read[first_read:])
 
@@ -128,18 +132,20 @@ def pairs_alone(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
     vectors, between = gram
     first_read = len(constants.read)
     pairs = pairs_of(product, vectors, constants)
-    check_dtypes(vectors)
+    dtype = dtype_of([product], [vectors])
     count, width = value(vectors).shape[1:]
     form = only_form(OP, vectors)
     options = backend_of(form, value(vectors).device)
 
-    def build(call, vectors, *indices):
-        dense, sparse = call(torch.select, vectors, 1, 0), call(torch.narrow, vectors, 1, 1, count - 1)
+    def build(call, given, *indices):
+        given = in_dtype(call, dtype, given, vectors)
+        dense, sparse = call(torch.select, given, 1, 0), call(torch.narrow, given, 1, 1, count - 1)
         products = call(dot_interaction, dense, sparse, **options)
-        return call(only_pairs, products, vectors, list(indices))
+        return call(only_pairs, products, given, list(indices))
 
     note = f"{count} vectors of {width}, pairs alone"
     note += ", with the diagonal" if pairs.with_diagonal else "" if pairs.in_order else ", in an order of their own"
+    note += casts(dtype, vectors)
     inputs = [vectors] if pairs.in_order else [vectors, *pairs.indices]
     nodes = [*(node for node in between if len(node.users) == 1), product, *pairs.before, pairs.gather]
     return Found(OP, pairs.gather, nodes, inputs, build, note, form, constants.read[first_read:])

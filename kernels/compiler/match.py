@@ -5,7 +5,7 @@ A pattern is a module with `find(view)`, a generator of Found and Declined.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from ..dtypes import FLOATING
 
 aten = torch.ops.aten
+HALVES = (torch.float16, torch.bfloat16)
 CAT = (aten.cat.default, aten.concat.default, aten.concatenate.default)
 
 
@@ -127,10 +128,30 @@ def transposed(node: object, dims: int) -> fx.Node | None:
     return source if swaps and value(source).dim() == dims else None
 
 
-def check_dtypes(*nodes: fx.Node) -> None:
-    """Miss unless the nodes are of one floating dtype."""
-    dtypes = {value(node).dtype for node in nodes}
-    if len(dtypes) > 1:
-        raise Miss(f"the dtypes differ: {', '.join(sorted(map(str, dtypes)))}", nodes[0])
-    if not dtypes <= set(FLOATING):
-        raise Miss(f"the dtype is {dtypes.pop()}", nodes[0])
+def dtype_of(results: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> torch.dtype:
+    """The one floating dtype of results and inputs; Miss if there is none.
+
+    Inputs of another are those that torch.autocast casts: only it makes halves of float32, and of other halves. So what
+    is computed shows whether it is on, wherever it was set.
+    """
+    dtype = value(results[-1]).dtype
+    others = {value(node).dtype for node in inputs} - {dtype}
+    between = next((node for node in results if value(node).dtype != dtype), None)
+    if others and not (dtype in HALVES and others <= {*HALVES, torch.float32}):
+        raise Miss(f"the dtypes differ: {', '.join(sorted(map(str, {dtype, *others})))}", inputs[0])
+    if between is not None:
+        raise Miss(f"{between.target} is {value(between).dtype}, and what comes of it {dtype}", between)
+    if dtype not in FLOATING:
+        raise Miss(f"the dtype is {dtype}", inputs[0])
+    return dtype
+
+
+def in_dtype(call: Callable, dtype: torch.dtype, given: object, *nodes: fx.Node) -> object:
+    """What is `given` for nodes in a replacement, in the dtype that `dtype_of` found: torch.autocast's own cast, whose
+    gradient comes back in the dtype that was."""
+    return given if all(value(node).dtype == dtype for node in nodes) else call(aten.to.dtype, given, dtype)
+
+
+def casts(dtype: torch.dtype, *inputs: fx.Node) -> str:
+    """What a note says of it."""
+    return f", in {dtype} by torch.autocast" if any(value(node).dtype != dtype for node in inputs) else ""

@@ -26,7 +26,9 @@ from .match import (
     Miss,
     arguments,
     aten,
-    check_dtypes,
+    casts,
+    dtype_of,
+    in_dtype,
     is_call,
     is_tensor,
     same_size,
@@ -65,14 +67,17 @@ class Layer:
         bias = [] if self.bias is None else [self.bias]
         return [self.weight, *bias, *(self.norm.inputs if self.norm else [])]
 
-    def parameters(self, call: Callable, rest: Iterator) -> tuple[object, object]:
-        """(weight, bias) of the layer with its BatchNorm in it. call: adds a call. rest: values of `inputs`."""
-        weight, bias = next(rest), None if self.bias is None else next(rest)
-        if self.norm is None:
-            return weight, bias
-        tensors = [None if tensor is None else next(rest) for tensor in self.norm.tensors]
-        pair = call(folded, weight, bias, *tensors, self.norm.epsilon)
-        return call(operator.getitem, pair, 0), call(operator.getitem, pair, 1)
+    def parameters(self, call: Callable, rest: Iterator, dtype: torch.dtype) -> tuple[object, object]:
+        """(weight, bias) of the layer with its BatchNorm in it, in a dtype. call: adds a call. rest: of `inputs`."""
+        weight, bias, of_bias = next(rest), None if self.bias is None else next(rest), self.bias
+        if self.bias is not None and value(self.bias).dim() > 1:
+            bias = call(torch.flatten, bias)
+        if self.norm is not None:
+            tensors = [None if tensor is None else next(rest) for tensor in self.norm.tensors]
+            pair = call(folded, weight, bias, *tensors, self.norm.epsilon)
+            weight, bias, of_bias = call(operator.getitem, pair, 0), call(operator.getitem, pair, 1), self.weight
+        weight = in_dtype(call, dtype, weight, self.weight)
+        return weight, None if bias is None else in_dtype(call, dtype, bias, of_bias)
 
 
 @dataclass
@@ -254,30 +259,31 @@ def is_between(node: fx.Node) -> bool:
 
 
 def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor]) -> Found:
-    x, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
-    check_layers(x, weights, biases)
-    check_dtypes(x, *(node for layer in layers for node in layer.inputs))
+    first, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
+    inputs, memory = [first, *(node for layer in layers for node in layer.inputs)], []
+    dtype = check_layers(first, layers)
     if len(layers) == 1:
         raise Miss("one layer by itself: there is nothing between layers to keep on the chip", out)
     hidden, final = layers[0].activation, layers[-1].activation
 
     def build(call, x, *parameters):
         options, backend = (hidden, final, precision(value(out))), backend_of(form, value(out).device)
+        x = in_dtype(call, dtype, x, first)
         if memory:
             return call(fused_mlp_in_place, x, parameters[0], widths, *options, **backend)
         rest = iter(parameters)
-        pairs = [layer.parameters(call, rest) for layer in layers]
+        pairs = [layer.parameters(call, rest, dtype) for layer in layers]
         return call(fused_mlp, x, *(list(tensors) for tensors in zip(*pairs, strict=True)), *options, **backend)
 
     widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
-    inputs, memory = [x, *(node for layer in layers for node in layer.inputs)], []
     trains = wants_gradient(*inputs, out)
-    form = form_of(x, out, widths, trains)
-    has_norm = any(layer.norm for layer in layers)
-    if not has_norm and not trains and are_laid_out(parameters, weights, biases):
+    form = form_of(first, out, widths, trains)
+    as_they_lie = not casts(dtype, *inputs[1:]) and not any(layer.norm for layer in layers)
+    if as_they_lie and not trains and are_laid_out(parameters, weights, biases):
         memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
-    return Found(OP, out, nodes, inputs, build, f"{widths}, {hidden}, {final}", form, memory=memory)
+    note = f"{widths}, {hidden}, {final}{casts(dtype, *inputs)}"
+    return Found(OP, out, nodes, inputs, build, note, form, memory=memory)
 
 
 def form_of(x: fx.Node, out: fx.Node, widths: str, trains: bool) -> str:
@@ -302,16 +308,27 @@ def precision(result: torch.Tensor) -> str:
     return choice.float32_products() if is_on_gpu(result.device) else "ieee"
 
 
-def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:
+def check_layers(x: fx.Node, layers: list[Layer], *results: fx.Node) -> torch.dtype:
+    """The dtype that layers are computed in. Miss unless fused_mlp takes them. results: before them, of that dtype."""
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     present_biases = [bias for bias in biases if bias is not None]
-    check_dtypes(x, *weights, *present_biases)
+    computed = [node for layer in layers for node in layer.nodes if transposed(node, 2) is not layer.weight]
+    dtype = dtype_of([*results, *computed], [x, *(node for layer in layers for node in layer.inputs)])
     for node in weights:
         if value(node).dim() != 2:
             raise Miss(f"a weight of {value(node).dim()} dimensions", node)
     for node in (*weights, *present_biases):
         if not all(isinstance(size, int) and size for size in value(node).shape):
             raise Miss("a weight's or a bias's size is no number, or zero", node)
-    for weight, bias in zip(weights, biases, strict=True):
-        if bias is not None and (value(bias).dim() != 1 or not same_size(value(bias).shape[0], value(weight).shape[0])):
-            shapes = f"{list(value(bias).shape)} beside a weight of {list(value(weight).shape)}"
-            raise Miss(f"the bias has shape {shapes}", bias)
+    for layer in layers:
+        if layer.bias is not None and not is_bias(layer):
+            shapes = f"{list(value(layer.bias).shape)} beside a weight of {list(value(layer.weight).shape)}"
+            raise Miss(f"the bias has shape {shapes}", layer.bias)
+    return dtype
+
+
+def is_bias(layer: Layer) -> bool:
+    """Whether the layer's bias is [N], or [1, N] and the like, which makes no dimension more of the result."""
+    *ones, outputs = value(layer.bias).shape or (0,)
+    fits = len(ones) < value(layer.x).dim() and all(same_size(one, 1) for one in ones)
+    return fits and same_size(outputs, value(layer.weight).shape[0])

@@ -16,7 +16,7 @@ from ..ops.fused_mlp.choice import is_full_float32
 from ..ops.outer_linear.op import outer_linear
 from . import mlp
 from .forms import backend_of, only_form
-from .match import Declined, Found, Miss, aten, is_call, only_reader, same_size, value
+from .match import Declined, Found, Miss, aten, casts, in_dtype, is_call, only_reader, same_size, value
 from .view import View
 
 OP = "outer_linear"
@@ -61,19 +61,21 @@ def found(out: fx.Node, layer: mlp.Layer, c: fx.Node) -> Found:
         raise Miss(f"of {columns} columns, where the kernel saves nothing: it does from {FEWEST} on", out)
     if layer.activation not in ("identity", "relu") or layer.bias is None or layer.norm is not None:
         raise Miss("the layer has no bias, or another activation than relu", out)
-    mlp.check_layers(c, [layer.weight], [layer.bias])
+    dtype = mlp.check_layers(c, [layer], product)
     precision = mlp.precision(value(out))
-    if is_full_float32(value(c).dtype, precision):
+    if is_full_float32(dtype, precision):
         raise Miss("in full float32 its form is eager: the kernel was not measured beside cuBLAS there", out)
     for node in (product, layer.x):
         only_reader(node)
     form = only_form(OP, c)
     options = backend_of(form, value(c).device)
 
-    def build(call, c, weight, bias):
-        return call(outer_linear, c, weight, bias, layer.activation, precision, **options)
+    def build(call, given, *rest):
+        given, parameters = in_dtype(call, dtype, given, c), layer.parameters(call, iter(rest), dtype)
+        return call(outer_linear, given, *parameters, layer.activation, precision, **options)
 
     sides = [side for side in product.args[:2] if len(side.users) == 1]
     note = f"{columns} columns, {value(layer.weight).shape[0]} outputs, {layer.activation}, {precision}"
+    note += casts(dtype, c, layer.weight, layer.bias)
     nodes = [*sides, product, layer.x, *layer.nodes]
     return Found(OP, out, nodes, [c, layer.weight, layer.bias], build, note, form)

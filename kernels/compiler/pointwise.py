@@ -12,7 +12,7 @@ from .match import (
     Found,
     Miss,
     aten,
-    check_dtypes,
+    dtype_of,
     is_call,
     is_tensor,
     same_shape,
@@ -72,7 +72,7 @@ def check(out: fx.Node, bias: fx.Node, *others: fx.Node) -> None:
     What stands beside pointwise calls the compiler fuses with these, and a product's kernel adds the bias itself: there
     a kernel more would cost more.
     """
-    check_dtypes(bias, *others)
+    dtype_of([out], [bias, *others])
     for product in others:
         if is_call(product, *PRODUCTS):
             raise Miss(f"{product.target} is before it, whose kernel can add the bias", product)

@@ -30,7 +30,6 @@ NESTING = "_increment_nesting"  # how the functions end that open a transform of
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
 INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
 AUTOCAST_IS_SET = "a function sets torch.autocast within the graph: where it is on is not followed"
-AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
 
 
 @dataclass
@@ -70,9 +69,6 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     """
     done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
     placeholders = gm.graph.find_nodes(op="placeholder")
-    if is_autocast():
-        done.declined.append(Declined("every op", next(iter(gm.graph.nodes)), AUTOCAST))
-        return done
     setters = [node for node in gm.graph.nodes if name_of(node).startswith("set_autocast_")]
     if setters:
         done.declined.append(Declined("every op", setters[0], AUTOCAST_IS_SET))
@@ -145,10 +141,6 @@ def not_looked_at(view: View) -> Iterator[Declined]:
 
 
 # ------------------------------------------------------------------------------------------- whether it may be replaced
-
-def is_autocast() -> bool:
-    return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
-
 
 def sites_of(view: View, match: Found) -> Iterator[Site]:
     """Where a match may be replaced; Miss if nowhere. Of results that need not go together those that may are replaced
@@ -252,7 +244,7 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
             break
         change_contexts(contexts, call)
         started = started or call in calls
-        if not started or call in calls or call.op in ("placeholder", "get_attr") or is_of_numbers(call):
+        if not started or call in calls or call.op in ("placeholder", "get_attr") or makes_no_difference(call):
             continue
         for node in seen.get(call, ()):
             is_operator = isinstance(node.target, torch._ops.OpOverload)
@@ -276,19 +268,19 @@ def writes(node: fx.Node) -> bool:
 def change_contexts(contexts: list[str], call: fx.Node) -> None:
     """Keep the list of the contexts that are open: why an op would do something else there; "" where it would not."""
     name = name_of(call)
-    if name == "_enter_autocast":
-        enabled = call.args[2]
-        contexts.append(AUTOCAST if enabled else "")
-    elif name == "_enter_inference_mode":
+    if name == "_enter_inference_mode":
         contexts.append(INFERENCE if call.args[0] else "")
     elif name.endswith(NESTING):
         contexts.append(TRANSFORM)
-    elif (name in ("_exit_autocast", "_exit_inference_mode") or name.endswith("_decrement_nesting")) and contexts:
+    elif (name == "_exit_inference_mode" or name.endswith("_decrement_nesting")) and contexts:
         contexts.pop()
 
 
-def is_of_numbers(call: fx.Node) -> bool:
-    """Whether a call only computes numbers, or asserts something of them, or takes a value out of a tuple."""
+def makes_no_difference(call: fx.Node) -> bool:
+    """Whether a call only computes numbers, or asserts something of them, or takes a value out of a tuple; or sets
+    torch.autocast, under which an op computes in the dtype of its inputs."""
+    if name_of(call) in ("_enter_autocast", "_exit_autocast"):
+        return True
     if call.target is operator.getitem or call.target is torch.ops.aten._assert_scalar.default:
         return True
     return isinstance(example(call), NUMBERS)

@@ -7,6 +7,7 @@ which is in ATen already, is a copy.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from unittest import mock
@@ -14,6 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -42,6 +44,7 @@ class View:
         self.opaque: set[fx.Node] = set()
         self.literals: dict[str, Tensor] = {}
         self._mode = mode_of(original)
+        self._autocasts: list[tuple] = []  # torch.autocast's arguments, of those that are open
         for node in original.nodes:
             self.image[node] = self._seen(node)
             for image in reversed(self.graph.nodes):
@@ -68,6 +71,10 @@ class View:
         return output
 
     def _copied(self, node: fx.Node) -> fx.Node:
+        if node.target is _enter_autocast:
+            self._autocasts.append(node.args)
+        elif node.target is _exit_autocast:
+            del self._autocasts[-1:]
         copy = self.graph.node_copy(node, self.image.__getitem__)
         copy.meta = node.meta | {"val": example(node)}
         if node.op.startswith("call_") and node.target is not operator.getitem:
@@ -91,7 +98,10 @@ class View:
         fakes = [example(source) for source in inputs]
         fakes = [fake.detach() if isinstance(fake, Tensor) else fake for fake in fakes]
         try:
-            part = traced(call, fakes, self._mode)
+            with contextlib.ExitStack() as contexts:
+                for arguments in self._autocasts:
+                    contexts.enter_context(torch.autocast(*arguments))
+                part = traced(call, fakes, self._mode)
         except Exception:  # whatever it was, the call stays opaque
             return None
         literals = {attribute: getattr(part, attribute.target) for attribute in part.graph.find_nodes(op="get_attr")}

@@ -277,12 +277,14 @@ def check(
     for chain_inputs in (dense, *tables):
         if value(chain_inputs).dim() != 2:
             raise Miss(f"{value(chain_inputs).dim()} dimensions, where dlrm_forward takes two", chain_inputs)
-    mlp.check_layers(dense, [layer.weight for layer in layers], [layer.bias for layer in layers])
-    floats = [dense, *tables, *(layer.weight for layer in layers)]
-    if value(dense).dtype not in TYPES:
+    dtype = mlp.check_layers(dense, layers)
+    floats = [dense, *tables, *(node for layer in layers for node in layer.inputs)]
+    if dtype not in TYPES:
         raise Miss("not all is float32, float16 or bfloat16", dense)
-    if any(value(node).dtype != value(dense).dtype for node in floats):
-        raise Miss("not all is of one dtype", dense)
+    if any(value(node).dtype != dtype for node in floats):
+        raise Miss(f"not all is {dtype}, in which the layers are computed", dense)
+    if any(value(layer.bias).dim() > 1 for layer in layers):
+        raise Miss("a bias of two dimensions", dense)
     for nodes, name in ((indices, "ids"), (offsets, "offsets")):
         if len({value(node).dtype for node in nodes}) > 1:
             raise Miss(f"the {name} differ in dtype", nodes[0])
