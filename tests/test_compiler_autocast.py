@@ -16,6 +16,7 @@ from test_compiler_mlp import sequence, statistics
 from torch import nn
 
 import kernels
+from kernels.compiler.exported import replace_in
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_on_gpu")
 B, WHOLE = 5, "dlrm_forward"
@@ -147,6 +148,15 @@ def test_a_batch_norm_is_folded_before_the_cast():
     assert (got - exact).abs().max() <= 1.5 * (want - exact).abs().max()
 
 
+def test_a_batch_norm_may_be_left_in_float32():
+    """As in a model whose other layers were cast."""
+    model = statistics(sequence(nn.BatchNorm1d(8), nn.ReLU())).bfloat16()
+    model[1].float()
+    assert check(model, (torch.randn(B, 8).bfloat16(),), **CLOSE, gradients=False).ops == ["fused_mlp"]
+    (replaced,) = kernels.explain(model, torch.randn(B, 8).bfloat16()).replaced
+    assert replaced.note == "8-8-8, relu, identity"
+
+
 def interact(m, x, vectors, *, zeros: int = 0, first: Callable = lambda x: x):
     x = first(x)
     t = torch.cat([x[:, None], vectors], 1)
@@ -257,6 +267,18 @@ def test_random_programs():
             gradients = False
         ops += check(model, inputs, gradients=gradients, inner="eager", **CLOSE).ops
     assert "fused_mlp" in ops
+
+
+@pytest.mark.parametrize("exporting", [False, True])
+def test_an_exported_program_does_not_hold_what_was_around_it(exporting):
+    """Whoever runs it sets the dtype; what lies within torch.autocast is a graph of its own."""
+    model, x = two_layers(layers if exporting else within(layers)), torch.randn(B, 8)
+    with torch.no_grad(), bf16(exporting):
+        program = torch.export.export(model, (x,))
+    explanation = replace_in(program)
+    assert explanation.replaced == []
+    assert ("exported under torch.autocast" if exporting else "within wrap_with_auto") in explanation.declined[0]
+    torch.testing.assert_close(program.module()(x), model(x))
 
 
 def test_it_says_so():

@@ -282,7 +282,7 @@ def found(out: fx.Node, layers: list[Layer], parameters: Mapping[fx.Node, Tensor
     if as_they_lie and not trains and are_laid_out(parameters, weights, biases):
         memory = inputs[1:]
     nodes = [node for layer in layers for node in layer.nodes]
-    note = f"{widths}, {hidden}, {final}{casts(dtype, *inputs)}"
+    note = f"{widths}, {hidden}, {final}{casts(dtype, first, *weights)}"
     return Found(OP, out, nodes, inputs, build, note, form, memory=memory)
 
 

@@ -22,14 +22,16 @@ from . import add_mul_activation, add_relu, interaction, look_ups, mlp, outer, w
 from .columns import join_columns
 from .constants import Constants, may_write_inputs, readable
 from .forms import why_left
-from .match import Declined, Found, Miss, arguments, name_of, same_size, value
+from .match import Declined, Found, Miss, arguments, is_call, name_of, same_size, value
 from .padding import pad_pairs
+from .pointwise import PRODUCTS
 from .view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
 INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
 AUTOCAST_IS_SET = "a function sets torch.autocast within the graph: where it is on is not followed"
+EXPORTED_UNDER_AUTOCAST = "exported under torch.autocast, which the program does not hold: who runs it sets it or not"
 
 
 @dataclass
@@ -69,10 +71,13 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     """
     done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
     placeholders = gm.graph.find_nodes(op="placeholder")
-    setters = [node for node in gm.graph.nodes if name_of(node).startswith("set_autocast_")]
-    if setters:
-        done.declined.append(Declined("every op", setters[0], AUTOCAST_IS_SET))
-        return done
+    for reason, nodes in (
+        (AUTOCAST_IS_SET, [node for node in gm.graph.nodes if name_of(node).startswith("set_autocast_")]),
+        (EXPORTED_UNDER_AUTOCAST, [node for node in gm.graph.nodes if insert is not None and is_cast(node)]),
+    ):
+        if nodes:
+            done.declined.append(Declined("every op", nodes[0], reason))
+            return done
     view = View(gm.graph)
     for answer in answers(view, values):
         try:
@@ -141,6 +146,13 @@ def not_looked_at(view: View) -> Iterator[Declined]:
 
 
 # ------------------------------------------------------------------------------------------- whether it may be replaced
+
+def is_cast(node: fx.Node) -> bool:
+    """Whether a call is a product in another dtype than its factors', as torch.autocast's are."""
+    factors = [example(source) for source in node.all_input_nodes]
+    is_product = is_call(node, *PRODUCTS, torch.ops.aten.einsum.default)
+    return is_product and any(isinstance(one, Tensor) and one.dtype != example(node).dtype for one in factors)
+
 
 def sites_of(view: View, match: Found) -> Iterator[Site]:
     """Where a match may be replaced; Miss if nowhere. Of results that need not go together those that may are replaced
