@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.compiler import compiled, explanation, replace
+from kernels.compiler import compiled, explanation, look_ups, replace
 from kernels.compiler.memory import fused_mlp_in_place
 
 NAMES = (
@@ -23,7 +23,8 @@ NAMES = (
     "outer_linear",
 )  # fmt: skip
 FUZZ = int(os.environ.get("FUZZ", "1"))  # how much more the slow tests try at random: FUZZ=4 takes ten minutes
-OPS = {getattr(kernels, name): name for name in NAMES} | {fused_mlp_in_place: "fused_mlp in place"}
+OPS = {getattr(kernels, name): name for name in NAMES}
+OPS |= {fused_mlp_in_place: "fused_mlp in place", look_ups.padded: "embedding_bags_apart"}
 
 
 class Of(nn.Module):

@@ -21,6 +21,7 @@ import kernels
 from kernels import dispatch, runtime
 from kernels.compiler import forms, look_ups, replace
 from kernels.compiler.columns import column_of
+from kernels.compiler.exported import replace_in
 from kernels.dispatch.core import on_host
 from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
@@ -44,8 +45,10 @@ class Bags(nn.Module):
 
 
 def inputs(rows: int = B):
-    """Two ids a bag."""
-    return torch.randn(rows, N), torch.randint(10, (3, 2 * rows)), torch.arange(rows).mul(2).repeat(3, 1)
+    """Two ids a bag. The padded rows are among the first ids."""
+    dense, ids = torch.randn(rows, N), torch.randint(10, (3, 2 * rows))
+    ids[:, :4] = torch.arange(min(4, 2 * rows))
+    return dense, ids, torch.arange(rows).mul(2).repeat(3, 1)
 
 
 def one_id(table, ids, offsets):
@@ -69,6 +72,42 @@ def changed(k: int, table: nn.Module, make: Callable = Bags, **options) -> Bags:
     bags = make(**options)
     bags.tables[k] = table
     return bags
+
+
+def padded(*paddings: int | None, look: Callable = one_id, **options) -> Callable:
+    """Of one id each; of a table with a padding_idx that row has no gradient, and is looked up."""
+
+    def make() -> Bags:
+        bags = Bags(nn.Embedding, look, **options)
+        for k, padding in enumerate(paddings):
+            bags.tables[k] = nn.Embedding(ROWS[k], N, padding_idx=padding)
+            nn.init.normal_(bags.tables[k].weight)
+        return bags
+
+    return make
+
+
+def of_two_widths(is_tied: bool) -> Of:
+    """Two tables of each width by turns, or one table twice."""
+    tables = nn.ModuleList(nn.Embedding(10, width) for width in (8, 4, 8, 4))
+    if is_tied:
+        tables[2].weight, tables[3].weight = tables[0].weight, tables[1].weight
+    return Of(lambda m, dense, ids, o: torch.cat([t(ids[k % 3]) for k, t in enumerate(m.tables)], 1), tables=tables)
+
+
+def written_whole(m, dense, ids, offsets):
+    """The gradient of the first comes back by a write in place."""
+    first, second, third = (table(ids[k], offsets[k]) for k, table in enumerate(m.tables))
+    out = torch.zeros(first.shape)
+    out.add_(first * 2)
+    return out, second * third
+
+
+def written_in_parts(m, dense, ids, offsets):
+    out = dense.new_zeros(dense.shape[0], 3 * N)
+    for k, table in enumerate(m.tables):
+        out[:, k * N : (k + 1) * N] = table(ids[k], offsets[k])
+    return out
 
 
 def tied(bags: Bags) -> Bags:
@@ -249,17 +288,27 @@ REPLACED = {
     "sequences_joined": (in_sequence(lambda *rows: torch.cat(rows, 1)), 1),
     "sequences_stacked": (in_sequence(lambda *rows: torch.stack(rows, 1)), 1),
     "one_number": (lambda: Bags(nn.Embedding, lambda t, i, o: t(i[0])[None], join=lambda dense, e: torch.cat(e, 1)), 1),
+    "padded": (padded(1, 2, 0), 1),
+    "one_padded": (padded(None, 2, None), 1),
+    "padded_and_stacked": (padded(1, None, 1, join=lambda dense, rows: torch.stack(rows, 1)), 1),
+    "padded_in_columns": (padded(1, 2, 3, look=lambda t, i, o: t(i[: len(o), None]), join=lambda d, r: sum(r)), 1),
+    "padded_sequences": (padded(1, 2, 3, look=lambda t, i, o: t(i.view(-1, 2)), join=lambda d, r: torch.cat(r, 2)), 1),
+    "padded_table_twice": (lambda: tied(padded(1, None, 2)()), 1),  # another row each time
+    "padded_frozen": (lambda: frozen(padded(1, 2, 3)()), 1),
+    "widths_by_turns": (lambda: of_two_widths(False), 2),
+    "widths_by_turns_tied": (lambda: of_two_widths(True), 2),
+    "one_written_whole": (lambda: of(written_whole), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }
 # module, the condition that fails
 DECLINED = {
-    "max": (lambda: Bags(mode="max"), "mode max: 3 look-ups"),
-    "padding_idx": (lambda: Bags(padding_idx=1), "padding_idx"),
+    "max": (lambda: Bags(mode="max"), "mode max, where the op has sum and mean: 3 look-ups"),
+    "padding_idx": (lambda: Bags(padding_idx=1), "padding_idx of bags"),
+    "written_in_parts": (lambda: of(written_in_parts), "no gradient is followed from there: 3 look-ups"),
     "max_norm": (lambda: Bags(max_norm=0.5), "max_norm"),
     "scale_grad_by_freq": (lambda: Bags(scale_grad_by_freq=True), "scale_grad_by_freq"),
     "sparse": (lambda: Bags(sparse=True), "sparse gradients"),
     "weighted": (lambda: Bags(look=weighted), "per_sample_weights"),
-    "embedding_padding_idx": (lambda: Bags(nn.Embedding, one_id, padding_idx=1), "padding_idx"),
     "embedding_max_norm": (lambda: Bags(nn.Embedding, one_id, max_norm=0.5), "max_norm"),
     "embedding_scaled": (lambda: Bags(nn.Embedding, one_id, scale_grad_by_freq=True), "scale_grad_by_freq"),
     "two_late": (lambda: of(two_late), "a result is read before an input of another look-up is computed"),
@@ -325,6 +374,25 @@ OF_GRADIENTS = {
 def test_what_is_of_gradients_alone_is_nothing_where_none_is_recorded(name):
     """And its parameters require one, as they do in a model that was trained."""
     assert check(OF_GRADIENTS[name](), inputs(), gradients=False).ops == [OP]
+
+
+def test_ids_behind_the_last_offset_are_what_they_are_for_eager():
+    """In no bag; on a GPU the kernel reports them. Eager's gradient reads what nobody wrote."""
+
+    def forward(m, dense, ids, offsets):
+        ends = [torch.cat([one, one.new_tensor([2 * B - 1])]) for one in offsets]
+        return sum(table(ids[k], ends[k]) for k, table in enumerate(m.tables))
+
+    torch.manual_seed(0)
+    model = of(forward, lambda: Bags(include_last_offset=True))
+    assert check(model, inputs(), gradients=False).ops == [OP]
+
+
+def test_an_exported_programs_padding_is_left_alone_in_training():
+    program = torch.export.export(padded(1, 2, 3)(), inputs())
+    explanation = replace_in(program)
+    assert explanation.replaced == []
+    assert "which an exported program does not keep: 3 look-ups" in explanation.declined[0]
 
 
 def test_a_gradient_that_is_recorded_within_no_grad_counts():
@@ -418,6 +486,7 @@ def rewritten(module: nn.Module) -> torch.fx.Graph:
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
+        ("padded_and_stacked", 0), ("padded", 0),
         ("bags", 0), ("stacked", 0), ("columns_of_a_matrix", 0), ("stacked_and_written", 0), ("stacked_otherwise", 3),
         ("stacked_behind_dense", 3), ("two_together", 3), ("joined_twice", 3), ("joined_and_read", 3), ("returned", 3),
         ("one_repeated", 1), ("rows_joined", 3), ("ids_in_columns", 0), ("ids_in_columns_side_by_side", 0),
@@ -426,10 +495,10 @@ def rewritten(module: nn.Module) -> torch.fx.Graph:
 )  # fmt: skip
 def test_what_goes_together_is_not_taken_apart(name, columns):
     targets = [node.target for node in rewritten(REPLACED[name][0]()).nodes]
-    assert targets.count(embedding_bags_apart) == 1
+    assert targets.count(embedding_bags_apart) + targets.count(look_ups.padded) == 1
     assert targets.count(column_of) == columns
     whole = ("stacked", "columns_of_a_matrix", "stacked_and_written", "ids_in_columns", "ids_in_columns_side_by_side",
-             "sequences_side_by_side")  # fmt: skip
+             "sequences_side_by_side", "padded_and_stacked")  # fmt: skip
     assert (torch.cat in targets or torch.stack in targets) == (name not in (*whole, "returned"))
 
 

@@ -8,7 +8,7 @@ ids and offsets as F.embedding_bag makes them. A look-up by itself is left to it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from ..dtypes import FLOATING
 from ..ops.embedding_bags_apart.op import embedding_bags_apart
 from .columns import column_of
+from .constants import written
 from .forms import backend_of, only_form
 from .match import Declined, Found, Miss, arguments, aten, is_call, name_of, same_size, value
 from .view import SETS_GRADIENTS, View, example
@@ -23,6 +24,8 @@ from .view import SETS_GRADIENTS, View, example
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
 UNTRAINED = "no gradient comes back to it, where the op's would be zeros, which an optimizer may still act on"
+WRITTEN = "what comes of it is written into another tensor, and no gradient is followed from there"
+EXPORTED = "padding_idx, whose row has no gradient, which an exported program does not keep"
 SPARSE = (
     "sparse gradients, where the op's are dense, as with sparse=False (embedding_bags_sgd_ and its like update tables "
     "without a gradient)"
@@ -49,7 +52,9 @@ def find(view: View) -> Iterator[Found | Declined]:
             check_tables(inputs)
             result = calls[-1]
             is_cut = any(is_call(reader, aten.detach_.default) for reader in result.users)
-            miss_if({UNTRAINED: is_cut or (value(result).requires_grad and view.origin[result] not in reached)})
+            is_missed = value(result).requires_grad and view.origin[result] not in reached
+            miss_if({WRITTEN: is_missed and is_written(result), UNTRAINED: is_cut or is_missed})
+            miss_if({EXPORTED: trained_padding(node) >= 0 and "val" in view.origin[node].meta})
         except Miss as miss:
             declined.setdefault(miss.reason, []).append(node)
             continue
@@ -107,6 +112,18 @@ def gives_gradients_to(call: fx.Node) -> list[fx.Node]:
     return [node for node, gets in zip(inputs, gets_one, strict=False) if gets and isinstance(node, fx.Node)]
 
 
+def is_written(result: fx.Node) -> bool:
+    """Whether a result, or what is computed of it, is written into another tensor."""
+    seen, left = set(), [result]
+    while left:
+        node = left.pop()
+        if any(node not in written(reader) != [] for reader in node.users):
+            return True
+        left += node.users.keys() - seen
+        seen |= node.users.keys()
+    return False
+
+
 def body(call: fx.Node, position: int) -> fx.Graph:
     """The graph that is an argument of a higher-order operator."""
     return getattr(call.graph.owning_module, call.args[position].target).graph
@@ -143,6 +160,8 @@ class Group:
         inputs = [inputs for inputs, _ in self._look_ups]
         count, lists = len(self.results), list(zip(*inputs, strict=True))  # tables, ids, and perhaps offsets
         rows, dims = [value(table).shape[0] for table in lists[0]], value(lists[1][0]).dim()
+        paddings = [trained_padding(calls[0]) for _, calls in self._look_ups]
+        function, more = (padded, [paddings]) if max(paddings) >= 0 else (embedding_bags_apart, [])
 
         def build(call, *inputs):
             tables, ids, *offsets = (list(inputs[start : start + count]) for start in range(0, len(inputs), count))
@@ -153,8 +172,7 @@ class Group:
                 shaped = [(tensor,) for tensor in ids]
             if dims != 1:
                 ids = [call(torch.flatten, tensor) for tensor in ids]
-            out = call(embedding_bags_apart, tables, ids, *(offsets or [None]), mode, has_last,
-                       **backend_of(form, device))  # fmt: skip
+            out = call(function, tables, ids, *(offsets or [None]), mode, has_last, *more, **backend_of(form, device))
             return [call(column_of, out, k, *shape) for k, shape in enumerate(shaped)]
 
         pooled = "one id each" if ids_are == "one" else f"bags, {mode}"
@@ -168,6 +186,28 @@ def row_starts(ids: Tensor) -> Tensor:
     return torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype, device=ids.device)
 
 
+class Padded(torch.autograd.Function):
+    """Of out [B, F, D] the gradient is zero where an id, of F times [B], is its table's padding."""
+
+    @staticmethod
+    def forward(ctx, out: Tensor, paddings: Sequence[int], *ids: Tensor) -> Tensor:
+        ctx.save_for_backward(*ids)
+        ctx.paddings = paddings
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        each = [ids == padding for ids, padding in zip(ctx.saved_tensors, ctx.paddings, strict=True)]
+        return torch.where(torch.stack(each, 1)[:, :, None], 0, gradient), None, *[None for _ in each]
+
+
+def padded(tables: list[Tensor], ids: list[Tensor], *options, backend: str = "auto") -> Tensor:
+    """`embedding_bags_apart` of one id each, of tables whose padding's row gets no gradient: the last of the options,
+    an id a table or -1."""
+    *options, paddings = options
+    return Padded.apply(embedding_bags_apart(tables, ids, *options, backend=backend), paddings, *ids)
+
+
 # ------------------------------------------------------------------------------------------------------- the look-ups
 
 
@@ -176,11 +216,11 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     kwargs, read = arguments(node), [user for user in node.users if user.users]
     trains = is_trained(kwargs["weight"], read)
     miss_if({
-        f"mode {MODES[kwargs['mode']]}": kwargs["mode"] == 2,
+        "mode max, where the op has sum and mean": kwargs["mode"] == 2,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
         SPARSE: kwargs["sparse"] and trains,
-        "per_sample_weights": kwargs["per_sample_weights"] is not None,
-        "padding_idx": kwargs.get("padding_idx") is not None,
+        "per_sample_weights, which the op does not take": kwargs["per_sample_weights"] is not None,
+        "padding_idx of bags, which the op would add": kwargs.get("padding_idx") is not None,
     })
     miss_if({
         "its result is not read": not read,
@@ -225,12 +265,17 @@ def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     trains = is_trained(kwargs["weight"], [node])
     miss_if({
         SPARSE: kwargs["sparse"] and trains,
-        "padding_idx, whose row is returned and only has no gradient": kwargs["padding_idx"] >= 0 and trains,
         "scale_grad_by_freq": kwargs["scale_grad_by_freq"] and trains,
         "its result is not read": not node.users,
     })
     table, ids = kwargs["weight"], kwargs["indices"]
     return ("one", "sum", False, *alike(table, ids), *map(expr, value(ids).shape)), [table, ids], [node]
+
+
+def trained_padding(node: fx.Node) -> int:
+    """The padding_idx of an embedding, whose row is returned and only has no gradient, where one is recorded; or -1."""
+    is_one_id = is_call(node, aten.embedding.default)
+    return arguments(node)["padding_idx"] if is_one_id and is_trained(arguments(node)["weight"], [node]) else -1
 
 
 READ = {
