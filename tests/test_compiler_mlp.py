@@ -3,10 +3,12 @@ either way outputs and gradients are eager's."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import Of, check, two_layers
+from compiled import Of, check, results_of, two_layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -208,7 +210,8 @@ DECLINED = {
                    n=statistics(nn.BatchNorm1d(8))), "what the BatchNorm is applied to is read by others too",
     ),
     "layer_norm": (lambda: sequence(nn.ReLU(), nn.LayerNorm(8)), "aten.layer_norm.default"),
-    "dropout_train_half": (lambda: sequence(nn.ReLU(), nn.Dropout(0.5)), "aten.dropout.default"),
+    "dropout_train_half": (lambda: sequence(nn.ReLU(), nn.Dropout(0.5)), "its mask is drawn by itself"),
+    "dropout_before_the_activation": (lambda: sequence(nn.Dropout(0.5), nn.ReLU()), "its mask is drawn by itself"),
     "scaled_between": (lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x)) * 0.5)), "aten.mul.Tensor"),
     "residual": (lambda: two_layers(lambda m, x: m.b(h := torch.relu(m.a(x))) + h), "two layers is read by others"),
     "returns_hidden": (lambda: two_layers(two_outputs), "what lies between two layers is read by others too"),
@@ -332,6 +335,34 @@ def test_a_chain_is_cut_where_the_activation_changes():
     recorded = check(nn.Sequential(*layers), (torch.randn(B, 8),))
     assert recorded.ops == ["fused_mlp", "fused_mlp"]
     assert "relu and then sigmoid between the layers of one MLP" in recorded.declined[0]
+
+
+def with_dropout() -> nn.Sequential:
+    """Two layers on each side of a Dropout, one between it and another, and one behind that."""
+    torch.manual_seed(0)
+    two, dropout = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU()], nn.Dropout(0.5)
+    one = [nn.Linear(8, 8), nn.ReLU()]
+    return nn.Sequential(*two, dropout, *one, nn.Linear(8, 8), nn.ReLU(), dropout, *one, dropout, nn.Linear(8, 8))
+
+
+def test_a_dropout_in_training_leaves_an_mlp_on_each_side():
+    """With eager's masks: no op draws a number."""
+    recorded = check(with_dropout(), (torch.randn(B, 8),))
+    assert recorded.ops == ["fused_mlp", "fused_mlp"]
+    assert sum("its mask is drawn by itself" in sentence for sentence in recorded.declined) == 3
+    assert check(with_dropout().eval(), (torch.randn(B, 8),)).ops == ["fused_mlp"]
+
+
+@pytest.mark.slow
+def test_inductors_masks_are_the_same_beside_an_mlp():
+    model, x = with_dropout(), torch.randn(64, 8)
+    functions = []
+    for backend in ("inductor", "fused_kernels"):
+        torch._dynamo.reset()
+        functions.append(results_of(torch.compile(copy.deepcopy(model), backend=backend), model, (x,), False))
+    want, got = functions
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(want[0], model.eval()(x))
 
 
 def test_a_strided_x_and_nan_and_inf():

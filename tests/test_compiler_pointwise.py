@@ -30,6 +30,9 @@ ADD_RELU = {
     "bias_first": lambda x, y, b: F.relu(b + x),
     "in_place": lambda x, y, b: (x + b).relu_(),
     "method": lambda x, y, b: x.add(b).relu(),
+    "alpha_of_one": lambda x, y, b: torch.relu(torch.add(x, b, alpha=1)),
+    "bias_of_one_row": lambda x, y, b: torch.relu(b[None] + x),
+    "row_of_another": lambda x, y, b: torch.relu(x + y[:1]),
 }
 ADD_MUL = {
     "multiplied": lambda x, y, b: torch.sigmoid(x + 0.5 * y + b),
@@ -38,6 +41,7 @@ ADD_MUL = {
     "bias_first": lambda x, y, b: F.gelu(b + (x + 0.5 * y)),
     "alpha": lambda x, y, b: F.silu(torch.add(x, y, alpha=0.5) + b),
     "alpha_by_name": lambda x, y, b: F.silu(torch.add(x, y, alpha=-1) + b),
+    "bias_of_one_row": lambda x, y, b: torch.tanh(x + 0.5 * y + b[None]),
     "nothing_multiplied": lambda x, y, b: torch.relu(x + y + b),
     "in_place": lambda x, y, b: (x + 0.5 * y + b).sigmoid_(),
 }

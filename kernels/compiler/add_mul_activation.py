@@ -15,6 +15,7 @@ from .match import (
     Found,
     Miss,
     arguments,
+    as_row,
     aten,
     is_call,
     is_tensor,
@@ -63,8 +64,9 @@ def found(out: fx.Node) -> Found | None:
     form = only_form(OP, x)
     options = backend_of(form, value(x).device)
 
-    def build(call, x, y, bias, *tensors):
-        return call(add_mul_activation, x, bias, y, *(tensors or [multiplier]), activation, **options)
+    def build(call, x, y, given, *tensors):
+        row = as_row(call, given, bias)
+        return call(add_mul_activation, x, row, y, *(tensors or [multiplier]), activation, **options)
 
     tensors = [multiplier] if isinstance(multiplier, fx.Node) else []
     note = f"{list(value(x).shape)}, {activation}"

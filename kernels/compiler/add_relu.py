@@ -8,7 +8,7 @@ from torch import fx
 
 from ..ops.add_relu.op import add_relu
 from .forms import backend_of, only_form
-from .match import Declined, Found, aten, only_reader, value
+from .match import Declined, Found, as_row, aten, only_reader, value
 from .pointwise import bias_and_rest, check, found_at
 from .view import View
 
@@ -29,5 +29,8 @@ def found(out: fx.Node) -> Found | None:
     check(out, bias, x)
     form = only_form(OP, x)
     options = backend_of(form, value(x).device)
-    return Found(OP, out, [total, out], [x, bias], lambda call, *inputs: call(add_relu, *inputs, **options),
-                 f"{list(value(x).shape)}", form)  # fmt: skip
+
+    def build(call, x, given):
+        return call(add_relu, x, as_row(call, given, bias), **options)
+
+    return Found(OP, out, [total, out], [x, bias], build, f"{list(value(x).shape)}", form)

@@ -106,6 +106,17 @@ def same_shape(a: Tensor, b: Tensor) -> bool:
     return a.dim() == b.dim() and all(map(same_size, a.shape, b.shape))
 
 
+def is_row(tensor: Tensor, columns: int | torch.SymInt, dims: int) -> bool:
+    """Whether a tensor is [N], or [1, N] and the like: in a sum with one of `dims` dimensions it adds none."""
+    *ones, size = tensor.shape or (0,)
+    return 0 < tensor.dim() <= dims and same_size(size, columns) and all(same_size(one, 1) for one in ones)
+
+
+def as_row(call: Callable, given: object, node: fx.Node) -> object:
+    """What is given for a node that `is_row`, as [N]."""
+    return given if value(node).dim() == 1 else call(torch.flatten, given)
+
+
 def only_reader(node: fx.Node) -> fx.Node:
     if len(node.users) != 1:
         raise Miss("an intermediate is read by others too", node)

@@ -25,13 +25,14 @@ from .match import (
     Found,
     Miss,
     arguments,
+    as_row,
     aten,
     casts,
     dtype_of,
     in_dtype,
     is_call,
+    is_row,
     is_tensor,
-    same_size,
     transposed,
     value,
     wants_gradient,
@@ -41,6 +42,9 @@ from .pointwise import is_pointwise
 from .view import NUMBERS, View, example
 
 OP = "fused_mlp"
+HAS = "fused_mlp has relu, sigmoid and gelu (of erf)"
+DROPOUTS = aten.dropout.default, aten.native_dropout.default
+DROPOUT = "its mask is drawn by itself, and the layers on each side of it are an MLP of their own, if they are several"
 NOT_TRANSPOSED = "the product is x @ w, with a weight that is not transposed: the op takes nn.Linear's, x @ w.t()"
 ACTIVATIONS = {
     aten.relu.default: "relu",
@@ -69,9 +73,8 @@ class Layer:
 
     def parameters(self, call: Callable, rest: Iterator, dtype: torch.dtype) -> tuple[object, object]:
         """(weight, bias) of the layer with its BatchNorm in it, in a dtype. call: adds a call. rest: of `inputs`."""
-        weight, bias, of_bias = next(rest), None if self.bias is None else next(rest), self.bias
-        if self.bias is not None and value(self.bias).dim() > 1:
-            bias = call(torch.flatten, bias)
+        weight, of_bias = next(rest), self.bias
+        bias = None if of_bias is None else as_row(call, next(rest), of_bias)
         if self.norm is not None:
             tensors = [None if tensor is None else next(rest) for tensor in self.norm.tensors]
             pair = call(folded, weight, bias, *tensors, self.norm.epsilon)
@@ -223,7 +226,7 @@ def layer_before(layers: list[Layer]) -> Layer | None:
     if layer is None:
         x = x.args[0] if activation_of(x) else x
         if is_between(x):
-            raise Miss(f"{x.target} stands between two layers: fused_mlp has relu, sigmoid and gelu (of erf)", x)
+            raise Miss(f"{x.target} stands between two layers: {DROPOUT if is_call(x, *DROPOUTS) else HAS}", x)
         return None
     if layer.activation == "identity":
         raise Miss("no activation between two linear layers", x)
@@ -235,8 +238,8 @@ def layer_before(layers: list[Layer]) -> Layer | None:
 
 
 BETWEEN = (
-    aten.dropout.default, aten.native_dropout.default, aten.batch_norm.default, aten.layer_norm.default,
-    aten.group_norm.default, aten.rms_norm.default, aten.detach.default, aten.to.dtype, aten.where.ScalarOther,
+    *DROPOUTS, aten.batch_norm.default, aten.layer_norm.default, aten.group_norm.default, aten.rms_norm.default,
+    aten.detach.default, aten.to.dtype, aten.where.ScalarOther,
 )  # fmt: skip
 
 
@@ -321,14 +324,8 @@ def check_layers(x: fx.Node, layers: list[Layer], *results: fx.Node) -> torch.dt
         if not all(isinstance(size, int) and size for size in value(node).shape):
             raise Miss("a weight's or a bias's size is no number, or zero", node)
     for layer in layers:
-        if layer.bias is not None and not is_bias(layer):
-            shapes = f"{list(value(layer.bias).shape)} beside a weight of {list(value(layer.weight).shape)}"
+        shape = value(layer.weight).shape
+        if layer.bias is not None and not is_row(value(layer.bias), shape[0], value(layer.x).dim()):
+            shapes = f"{list(value(layer.bias).shape)} beside a weight of {list(shape)}"
             raise Miss(f"the bias has shape {shapes}", layer.bias)
     return dtype
-
-
-def is_bias(layer: Layer) -> bool:
-    """Whether the layer's bias is [N], or [1, N] and the like, which makes no dimension more of the result."""
-    *ones, outputs = value(layer.bias).shape or (0,)
-    fits = len(ones) < value(layer.x).dim() and all(same_size(one, 1) for one in ones)
-    return fits and same_size(outputs, value(layer.weight).shape[0])

@@ -14,9 +14,9 @@ from .match import (
     aten,
     dtype_of,
     is_call,
+    is_row,
     is_tensor,
     same_shape,
-    same_size,
     value,
 )
 from .view import View
@@ -52,18 +52,16 @@ def sum_of(node: object) -> tuple[fx.Node, fx.Node] | None:
 
 
 def bias_and_rest(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """(rest [..., N], bias [N]) where a node is their sum, in either order."""
+    """(rest [..., N], bias, which `is_row`) where a node is their sum, in either order."""
     terms = sum_of(node)
     if terms is None:
         return None
     for rest, bias in (terms, terms[::-1]):
-        if is_bias(value(bias), value(rest)) and same_shape(value(rest), value(node)):
+        dims = value(rest).dim()
+        is_bias = dims > 1 and is_row(value(bias), value(rest).shape[-1], dims)
+        if is_bias and same_shape(value(rest), value(node)):
             return rest, bias
     return None
-
-
-def is_bias(bias: torch.Tensor, rest: torch.Tensor) -> bool:
-    return bias.dim() == 1 and rest.dim() > 1 and same_size(bias.shape[0], rest.shape[-1])
 
 
 def check(out: fx.Node, bias: fx.Node, *others: fx.Node) -> None:
