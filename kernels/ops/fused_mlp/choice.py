@@ -130,6 +130,11 @@ def training_rows(widths: str, dtype: torch.dtype) -> float:
     return 4096 if is_narrow else 0
 
 
+def is_beyond(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains: bool) -> bool:
+    """Whether a compiled graph leaves so many rows to Inductor. An exported program is for any number of them."""
+    return not is_exporting() and (rows == 1 or (trains and rows > training_rows(widths, dtype)))
+
+
 def weights_of_a_layer(widths: str) -> float:
     """Of layers on average."""
     parts = packing.layers(widths)
@@ -143,12 +148,8 @@ def auto_of(
     where these do not take them, in full float32, and in a graph for one row, of which Inductor makes no matrix
     product, and for training beyond `training_rows`."""
     if is_compiling():
-        if why_eager_in_a_graph(widths, dtype, precision, device):
-            return "eager"
-        # An exported program is for any number of rows.
-        if not is_exporting() and (rows == 1 or (keep and rows > training_rows(widths, dtype))):
-            return "eager"
-        return "triton"
+        is_eager = why_eager_in_a_graph(widths, dtype, precision, device) or is_beyond(rows, widths, dtype, keep)
+        return "eager" if is_eager else "triton"
     if is_full_float32(dtype, precision):
         return "eager"
     return kernel_of(rows, widths, dtype, precision, keep, device)

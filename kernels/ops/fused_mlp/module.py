@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -221,13 +222,14 @@ def _is_fused(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, prec
     if backend == "auto" and (not x.is_cuda or choice.is_full_float32(x.dtype, precision)):
         return False
     widths = packing.widths_of(weights)
+    rows, tensors = math.prod(x.shape[:-1]), (x, *weights, *biases)  # numel() makes a number of an open size
+    recorded = torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors])
     if is_compiling():  # when the kernel says that it does not take them, it is too late
         if backend == "auto":
-            return not choice.why_eager_in_a_graph(widths, x.dtype, precision, x.device)
+            is_eager = choice.why_eager_in_a_graph(widths, x.dtype, precision, x.device)
+            return not is_eager and not choice.is_beyond(rows, widths, x.dtype, recorded)
         return choice.graph_takes(backend, widths, x.dtype, precision, x.device)
-    tensors = (x, *weights, *biases)
-    recorded = torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors])
-    return is_chosen(x.shape[:-1].numel(), widths, x.dtype, precision, recorded, x.device, backend)
+    return is_chosen(rows, widths, x.dtype, precision, recorded, x.device, backend)
 
 
 def is_chosen(

@@ -164,6 +164,36 @@ def test_a_graph_for_any_number_of_rows_has_a_backend_that_takes_them():
         assert out.unique() == expected
 
 
+class Chosen(torch.nn.Module):
+    """x + 0 where "auto" takes one kernel in a graph, x + 1 where it leaves the layers to Inductor."""
+
+    def __init__(self, widths: str, trains: bool):
+        super().__init__()
+        self.arguments = torch.empty(packing.elements(widths)), widths, "relu", "identity", "tf32", trains
+
+    def forward(self, x):
+        return x + ["triton", "eager"].index(OP.auto(x, *self.arguments))
+
+
+@pytest.mark.parametrize(
+    ("widths", "trains", "most"),
+    [("13-512-256-64-16", True, 4096), ("367-512-256-1", True, 0), ("367-512-256-1", False, math.inf)],
+)
+def test_a_graph_leaves_to_inductor_the_rows_of_which_that_is_faster(widths, trains, most):
+    torch._dynamo.reset()
+    module, columns = Chosen(widths, trains), packing.layers(widths)[0].inputs
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for rows in (7, 1, 2, 4096, 4097, 60_000):
+        assert compiled(torch.zeros(rows, columns)).unique() == (rows == 1 or rows > most)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_is_for_any_number_of_rows(strict):
+    module, shapes = Chosen("13-8", True), ({0: torch.export.Dim("rows")},)
+    program = torch.export.export(module, (torch.zeros(7, 13),), dynamic_shapes=shapes, strict=strict)
+    assert program.module()(torch.zeros(5000, 13)).unique() == 0
+
+
 def test_bytes_on_chip():
     tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
     usage = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
