@@ -211,3 +211,14 @@ def test_a_model_with_many_weights_goes_in_parts(name, ops, products_in):
     assert {found.op for found in explanation.replaced} == ops
     reasons = [sentence for sentence in explanation.declined if sentence.startswith("dlrm_forward: ")]
     assert reasons == [] if name == "main" else "bytes of weights: its parts are faster" in reasons[0]
+
+
+@pytest.mark.parametrize(("most", "ops"), [(8192, []), (4000, ["fused_mlp"])])
+def test_a_range_of_rows_is_kept(most, ops, products_in):
+    """mark_dynamic's, of which a guard may leave nothing out."""
+    products_in("tf32")
+    x, (backend, recorded) = torch.randn(40, 8), recording()
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=most)
+    with as_on_gpu():
+        torch.compile(layers(8, 8, 8), backend=backend)(x)
+    assert recorded.ops == ops

@@ -329,6 +329,15 @@ def test_dtypes(dtype):
     assert check(sequence(nn.ReLU()).to(dtype), (torch.randn(B, 8, dtype=dtype),)).ops == ["fused_mlp"]
 
 
+@pytest.mark.parametrize(
+    "dropout",
+    [nn.Dropout(), nn.Dropout(inplace=True), nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.AlphaDropout(0.0)],
+)
+def test_a_dropout_that_does_nothing_is_none(dropout):
+    model = sequence(nn.Sequential(nn.ReLU(), dropout)).train(getattr(dropout, "p", 1) == 0)
+    assert check(model, (torch.randn(B, 8),)).ops == ["fused_mlp"]
+
+
 def test_a_chain_is_cut_where_the_activation_changes():
     """Each piece of two layers and more is an op of its own."""
     layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 8)]

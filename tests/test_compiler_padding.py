@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from compiled import Of, check, recording
 from torch import nn
 
+import kernels
 from kernels.compiler import padding
 from kernels.compiler.padding import FEW, PAD_TO
 from kernels.ops.dot_interaction.op import dot_interaction
@@ -48,10 +49,9 @@ def widths(monkeypatch) -> list[int]:
     seen, pad_pairs = [], padding.pad_pairs
 
     def seen_pad_pairs(graph):
-        pad_pairs(graph)
-        seen.extend(
-            node.meta["example_value"].shape[1] for node in graph.nodes if node.target is dot_interaction
-        )
+        columns_of = pad_pairs(graph)
+        seen.extend(node.meta["example_value"].shape[1] for node in graph.nodes if node.target is dot_interaction)
+        return columns_of
 
     monkeypatch.setattr("kernels.compiler.replace.pad_pairs", seen_pad_pairs)
     return seen
@@ -69,6 +69,11 @@ READERS = {
     "a sum": (model(lambda m, z: m.one(z) + z.sum(), one=layer()), COLUMNS),
     "a norm": (model(lambda m, z: m.one(m.norm(z)), one=layer(), norm=nn.LayerNorm(COLUMNS)), COLUMNS),
     "a view": (one_layer(rows=lambda z: z.view(-1, COLUMNS)), COLUMNS),
+    "by its name": (model(lambda m, z: F.linear(input=z, weight=m.one.weight), one=layer()), COLUMNS),
+    "of weights under vmap": (
+        model(lambda m, z: torch.func.vmap(lambda w: F.linear(z, w))(m.w), w=nn.Parameter(torch.randn(3, 5, COLUMNS))),
+        COLUMNS,
+    ),
     "as the weight": (model(lambda m, z: F.linear(m.x, z), x=torch.randn(3, COLUMNS)), COLUMNS),
     "as both": (model(lambda m, z: F.linear(z, z)), COLUMNS),
 }
@@ -93,10 +98,27 @@ def test_any_number_of_rows(widths):
     torch._dynamo.reset()
     module, (backend, recorded) = one_layer(), recording()
     compiled = torch.compile(module, backend=backend)
-    for rows in (FEW + 3, 5, 200, 7):
+    for rows in (FEW + 3, 5, 200, 7, 100, 64, FEW + 1):
         torch.testing.assert_close(compiled(*inputs(rows)), module(*inputs(rows)))
     assert recorded.graphs == 3  # the second one is for any few rows, the third one for any more
     assert widths == [FILLED, COLUMNS, FILLED]
+
+
+@pytest.mark.parametrize("most", [8192, 64])
+def test_a_range_of_rows_is_kept(most, widths):
+    """Where a guard would leave a part of it out, rows stay as they are."""
+    torch._dynamo.reset()
+    arguments = inputs(40)
+    for tensor in arguments:
+        torch._dynamo.mark_dynamic(tensor, 0, min=2, max=most)
+    module = one_layer()
+    torch.testing.assert_close(torch.compile(module, backend=recording()[0])(*arguments), module(*arguments))
+    assert widths == [FILLED]
+
+
+def test_explain_says_so():
+    (replaced,) = kernels.explain(one_layer(), *inputs()).replaced
+    assert replaced.note == f"{V} vectors of {D}, rows filled up to {FILLED} columns"
 
 
 def test_on_a_cpu_the_weight_stays(widths, monkeypatch):

@@ -247,6 +247,11 @@ def test_a_manifest_of_the_format_before(folder, gpu, most):
         ("tf32", "fp8", "not whole: ValueError: 'fp8' is not a valid Precision"),
         ("tf32\t0.002", "tf32", "not whole: ValueError"),
         ("tf32\t0.002", "tf32\tmuch", "not whole: ValueError: .*'much'"),
+        *(
+            ("tf32\t0.002", f"tf32\t{number}", f"not whole: ValueError: precision: .*above 0; got {number}")
+            for number in ("nan", "-1", "0", "inf")
+        ),
+        ("format\t2\n", "format\t1\nformat\t2\n", "format 1, 2, this reads 1 and 2"),
         ("error\t4.80e-04", "error", "not whole: ValueError: error: expected two numbers"),
     ],
 )
@@ -273,7 +278,11 @@ def test_a_folder_of_the_format_before_runs(exported_folder, serving_programs, t
         (before, 2, "not whole: a line is missing"),
         (before.replace("format\t2", "format\t3"), 2, "format 3, this reads 1 and 2"),
         ("".join(lines).replace("\tfp32", "\tfp8"), 2, "not whole: precision\tfp8"),
-        ("".join(lines).replace("fp32\t1e-06", "fp32\tfew"), 2, "not whole: precision\tfp32\tfew"),
+        *(
+            ("".join(lines).replace("fp32\t1e-06", f"fp32\t{number}"), 2, f"not whole: precision\tfp32\t{number}")
+            for number in ("few", "1e-06s", "nan", "inf", "0", "-1")
+        ),
+        ("format\t1\n" + "".join(lines), 2, "format 1, 2, this reads 1 and 2"),
     ):
         (tmp_path / MANIFEST).write_text(text)
         command = [serving_programs / "run_exported", tmp_path, "--check"]

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 import torch
 from torch import fx
 from torch._guards import TracingContext
-from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
+from torch.fx.experimental.symbolic_shapes import StrictMinMaxConstraint, guard_or_false, statically_known_true
 
 from .. import dispatch, runtime
 from .match import Found, Miss, value
@@ -75,4 +75,15 @@ def at_most(size: int | torch.SymInt, limit: float, exported: bool = False) -> b
         return size <= limit
     if TracingContext.try_get() is None:
         return exported or statically_known_true(size <= limit)
-    return guard_or_false(size <= limit)
+    return statically_known_true(size <= limit) if has_range(size) else guard_or_false(size <= limit)
+
+
+def has_range(size: torch.SymInt) -> bool:
+    """Whether mark_dynamic(…, min=, max=) gave a symbol of a size a range, of which a guard may leave nothing out."""
+    ranged = set()
+    for fake in size.node.shape_env.tracked_fakes or ():
+        constraints = getattr(fake.symbolic_context, "constraint_sizes", None) or ()
+        for length, constraint in zip(getattr(fake.fake, "shape", ()), constraints, strict=False):
+            if isinstance(constraint, StrictMinMaxConstraint) and isinstance(length, torch.SymInt):
+                ranged |= length.node.expr.free_symbols
+    return not ranged.isdisjoint(size.node.expr.free_symbols)

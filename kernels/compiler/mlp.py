@@ -39,11 +39,10 @@ from .match import (
 )
 from .memory import are_laid_out, fused_mlp_in_place
 from .pointwise import is_pointwise
-from .view import NUMBERS, View, example
+from .view import DROPOUTS, NUMBERS, View, example
 
 OP = "fused_mlp"
 HAS = "fused_mlp has relu, sigmoid and gelu (of erf)"
-DROPOUTS = aten.dropout.default, aten.native_dropout.default
 DROPOUT = "its mask is drawn by itself, and the layers on each side of it are an MLP of their own, if they are several"
 NOT_TRANSPOSED = "the product is x @ w, with a weight that is not transposed: the op takes nn.Linear's, x @ w.t()"
 ACTIVATIONS = {

@@ -9,22 +9,25 @@ Rows of 367 or 479 numbers begin anywhere, and cuBLAS reads them one by one: on 
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.node import map_arg
 
 from ..ops.dot_interaction.op import dot_interaction
 from ..ops.fused_mlp.op import fused_mlp
 from .forms import at_most, is_on_gpu
 from .match import aten, is_call
-from .view import example
+from .view import example, is_plain
 
 PAD_TO = 8  # numbers: 16 bytes in half precision, 32 in float32
 PAD = aten.constant_pad_nd.default
 FEW = 32  # rows, of which filling up the weight takes longer than it saves
 
 
-def pad_pairs(graph: fx.Graph) -> None:
-    """Fill up the rows of each dot_interaction that only layers read, and their weights by zeros."""
+def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Fill up the rows of each dot_interaction that only layers read, and their weights by zeros. Returns to how many
+    columns."""
+    columns_of = {}
     for node in graph.nodes:
         if not is_call(node, dot_interaction) or len(node.args) > 2 or not node.users:
             continue
@@ -36,21 +39,32 @@ def pad_pairs(graph: fx.Graph) -> None:
         if not zeros or not is_on_gpu(out.device) or at_most(rows, FEW):
             continue
         node.args = (*node.args, PAD_TO)
-        node.meta["example_value"] = PAD(out, (0, zeros))
+        node.meta["example_value"] = padded(out, zeros)
+        columns_of[node] = columns + zeros
         for user in list(node.users):
             if is_call(user, fused_mlp):  # which reads the columns of its first weight
                 continue
             with graph.inserting_before(user):
                 x, weight, *bias = user.args
-                padded = graph.call_function(PAD, (weight, (0, zeros)))
-                padded.meta["example_value"] = PAD(example(weight), (0, zeros))
-                user.args = (x, padded, *bias)
+                filled = graph.call_function(PAD, (weight, (0, zeros)))
+                filled.meta["example_value"] = padded(example(weight), zeros)
+                user.args = (x, filled, *bias)
+    return columns_of
+
+
+def padded(tensor: Tensor, zeros: int) -> Tensor:
+    """A fake tensor with so many columns more. By its own kernel the operator would make numbers of open sizes."""
+    with enable_python_dispatcher():
+        return PAD(tensor, (0, zeros))
 
 
 def reads(user: fx.Node, node: fx.Node) -> bool:
     """Whether a call is a layer of a node's rows, and reads them as nothing else."""
-    if not is_call(user, fused_mlp, torch._C._nn.linear, aten.linear.default):
+    if len(user.args) < 2 or user.args[0] is not node:
         return False
     others = []
     map_arg((user.args[1:], user.kwargs), others.append)
-    return user.args[0] is node and node not in others and len(user.args) > 1
+    if node in others:
+        return False
+    is_linear = is_call(user, torch._C._nn.linear, aten.linear.default)
+    return is_call(user, fused_mlp) or (is_linear and is_plain(example(user.args[1])))

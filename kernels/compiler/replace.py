@@ -105,7 +105,10 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
         if node in gone and not node.users:
             gm.graph.erase_node(node)
     join_columns(gm.graph)
-    pad_pairs(gm.graph)
+    columns_of = pad_pairs(gm.graph)
+    for site in done.sites:
+        for node in {replaced[call] for call in site.results} & columns_of.keys():
+            site.found.note += f", rows filled up to {columns_of[node]} columns"
     gm.graph.lint()
     gm.recompile()
     return done

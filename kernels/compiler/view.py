@@ -25,6 +25,11 @@ from .match import arguments, aten, is_call
 EFFECTS = {"register_hook", "requires_grad_", "retain_grad"}
 SETS_GRADIENTS = "_set_grad_enabled"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # which have no gradient
+DROPOUTS = (
+    aten.dropout.default, aten.dropout_.default, aten.alpha_dropout.default, aten.alpha_dropout_.default,
+    aten.feature_dropout.default, aten.feature_dropout_.default, aten.feature_alpha_dropout.default,
+    aten.feature_alpha_dropout_.default,
+)  # fmt: skip
 NUMBERS = int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -179,7 +184,7 @@ def is_identity(node: fx.Node) -> bool:
         kwargs = arguments(node)
         whole = kwargs["end"] is None or (isinstance(kwargs["end"], int) and kwargs["end"] >= 2**63 - 1)
         return kwargs["start"] in (0, None) and whole and kwargs["step"] == 1
-    if is_call(node, aten.dropout.default):
+    if is_call(node, *DROPOUTS):
         return not (arguments(node)["train"] and arguments(node)["p"])
     if is_call(node, aten.to.dtype):  # x.float() of float32
         kwargs = arguments(node)

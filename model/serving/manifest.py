@@ -21,6 +21,7 @@ Format 1 had neither; what it describes is read as fp32, which it is, of an erro
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,16 +159,17 @@ class Manifest:
         facts: dict[str, list[list[str]]] = {}
         for kind, *rest in lines:
             facts.setdefault(kind, []).append(rest)
-        version = facts.get("format", [["none"]])[0]
-        if version not in [[number] for number in READ]:
-            raise ExportError(f"{path}: format {' '.join(version)}, this reads {' and '.join(READ)}")
+        versions = facts.get("format", [["none"]])
+        if versions not in [[[number]] for number in READ]:
+            said = ", ".join(" ".join(version) for version in versions)
+            raise ExportError(f"{path}: format {said}, this reads {' and '.join(READ)}")
         try:
             [[release]], [[instructions]] = facts["torch"], facts["instructions"]
             [[gpu]] = facts.get("gpu", [[""]])
             inputs, constants = ([_tensors(*rest) for rest in facts.get(kind, [])] for kind in ("input", "constant"))
             files = [File(path, int(size), sha256) for path, size, sha256 in facts["file"]]
             inputs = tuple(inputs)
-            exactness = _exactness(facts, version == ["1"], gpu) if inputs else None
+            exactness = _exactness(facts, versions == [["1"]], gpu) if inputs else None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ExportError(f"{path}: not whole: {type(error).__name__}: {error}") from None
         return cls(release, instructions, gpu, inputs, tuple(constants), tuple(files), exactness)
@@ -263,6 +265,8 @@ def _exactness(facts: Mapping[str, Sequence[Sequence[str]]], of_format_1: bool, 
     [[precision, most_off]], errors = facts["precision"], facts.get("error", [])
     if len(errors) > 1 or (errors and len(errors[0]) != 2):
         raise ValueError("error: expected two numbers")
+    if not 0 < float(most_off) < math.inf:
+        raise ValueError(f"precision: expected how far it may be off, above 0; got {most_off}")
     return Exactness(Precision(precision), float(most_off), *(float(error) for line in errors for error in line))
 
 

@@ -131,8 +131,13 @@ def training_rows(widths: str, dtype: torch.dtype) -> float:
 
 
 def is_beyond(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains: bool) -> bool:
-    """Whether a compiled graph leaves so many rows to Inductor. An exported program is for any number of them."""
-    return not is_exporting() and (rows == 1 or (trains and rows > training_rows(widths, dtype)))
+    """Whether a compiled graph leaves so many rows to Inductor. An exported program is for any number of them, and so
+    is a graph that computes how many there are."""
+    if is_exporting():
+        return False
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(rows == 1) or (trains and guard_or_false(rows > training_rows(widths, dtype)))
 
 
 def weights_of_a_layer(widths: str) -> float:

@@ -187,6 +187,16 @@ def test_a_graph_leaves_to_inductor_the_rows_of_which_that_is_faster(widths, tra
         assert compiled(torch.zeros(rows, columns)).unique() == (rows == 1 or rows > most)
 
 
+def test_rows_that_the_program_counts():
+    torch._dynamo.reset()
+    module = Chosen("13-8", True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda x, taken: module(x[taken]), fullgraph=True, backend="eager")
+        out = compiled(torch.zeros(5, 13), torch.tensor([True, False, True, True, False]))
+    assert out.shape == (3, 13)
+    assert out.unique() == 0
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_is_for_any_number_of_rows(strict):
     module, shapes = Chosen("13-8", True), ({0: torch.export.Dim("rows")},)

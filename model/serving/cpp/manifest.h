@@ -6,6 +6,8 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +15,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace serving {
@@ -114,16 +117,17 @@ struct Manifest {
             whole(words.size() >= 2);
             const std::string& kind = words[0];
             if (kind == "format") {
-                found = words[1];
+                found = found == "none" ? words[1] : found + ", " + words[1];
             } else if (kind == "torch") {
                 manifest.torch = words[1];
             } else if (kind == "gpu") {
                 manifest.gpu = words[1];
             } else if (kind == "precision") {
                 whole(words.size() == 3 && (words[1] == "fp32" || words[1] == "tf32" || words[1] == "bf16"));
-                char* end = nullptr;
-                manifest.precision = words[1], manifest.most_off = std::strtod(words[2].c_str(), &end);
-                whole(!*end && manifest.most_off > 0);
+                manifest.precision = words[1];
+                const char* end = words[2].data() + words[2].size();  // strtod would go by the process's locale
+                const auto [read, error] = std::from_chars(words[2].data(), end, manifest.most_off);
+                whole(error == std::errc() && read == end && std::isfinite(manifest.most_off) && manifest.most_off > 0);
             } else if (kind == "input" || kind == "constant") {
                 whole(words.size() >= 3 && dtypes().count(words[2]));
                 Tensors tensors{words[1], dtypes().at(words[2]), {}};
