@@ -182,12 +182,13 @@ def test_an_output_that_is_an_input_of_the_next_part():
 def test_wrapped_by_distributed_data_parallel(tmp_path):
     """Dynamo cuts the graph into DDP's buckets, and each piece is a graph of its own."""
     torch._dynamo.reset()
-    model = Of(lambda m, x: m.layers(x), layers=nn.Sequential(*[nn.Linear(512, 512), nn.ReLU()] * 2, nn.Linear(512, 4)))
+    layers = [part for _ in range(6) for part in (nn.Linear(300, 300), nn.ReLU())]
+    model = Of(lambda m, x: m.layers(x), layers=nn.Sequential(*layers, nn.Linear(300, 4)))
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=1)
         backend, recorded = recording()
-        x = torch.randn(3, 512)
+        x = torch.randn(3, 300)
         got, want = torch.compile(wrapped, backend=backend)(x), model(x)
         torch.testing.assert_close(got, want)
         got.square().sum().backward()

@@ -21,7 +21,6 @@ from .view import example, is_plain
 
 PAD_TO = 8  # numbers: 16 bytes in half precision, 32 in float32
 PAD = aten.constant_pad_nd.default
-FEW = 32  # rows, of which filling up the weight takes longer than it saves
 
 
 def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -36,7 +35,7 @@ def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
         out = example(node)
         rows, columns = out.shape
         zeros = -columns % PAD_TO
-        if not zeros or not is_on_gpu(out.device) or at_most(rows, FEW):
+        if not zeros or not is_on_gpu(out.device) or at_most(rows, 1):  # of one row Inductor makes no matrix products
             continue
         node.args = (*node.args, PAD_TO)
         node.meta["example_value"] = padded(out, zeros)

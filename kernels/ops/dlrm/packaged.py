@@ -97,7 +97,7 @@ class Program:
         design = self.designs[0]
         if isinstance(design, Tiles):
             return write_fragments(design, weights[0], weights, biases)
-        laid_out = torch.zeros(self.elements, dtype=self.dtype)
+        laid_out = torch.zeros(self.elements, dtype=self.dtype, device="cpu")
         for begin, tensor in zip(self.places, of_all, strict=False):
             laid_out[begin : begin + tensor.numel()] = tensor.flatten()
         return laid_out
