@@ -16,11 +16,12 @@ from torch.fx.node import map_arg
 from ..ops.dot_interaction.op import dot_interaction
 from ..ops.fused_mlp.op import fused_mlp
 from .forms import at_most, is_on_gpu
-from .match import aten, is_call
+from .match import arguments, aten, is_call
 from .view import example, is_plain
 
 PAD_TO = 8  # numbers: 16 bytes in half precision, 32 in float32
 PAD = aten.constant_pad_nd.default
+LOOK_UPS = aten.embedding.default, aten.embedding_bag.default, aten.embedding_bag.padding_idx
 
 
 def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -49,6 +50,14 @@ def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
                 filled.meta["example_value"] = padded(example(weight), zeros)
                 user.args = (x, filled, *bias)
     return columns_of
+
+
+def has_sparse_gradients(graph: fx.Graph) -> bool:
+    """Whether a look-up of a graph in ATen has a sparse gradient. Where a pass of Inductor's changes what such a
+    gradient is computed of, as it does with padding, it asks for the gradient's memory, and raises."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(arguments(node).get("sparse") for node in graph.nodes if is_call(node, *LOOK_UPS))
 
 
 def padded(tensor: Tensor, zeros: int) -> Tensor:

@@ -23,7 +23,7 @@ from .columns import join_columns
 from .constants import Constants, may_write_inputs, readable
 from .forms import why_left
 from .match import Declined, Found, Miss, arguments, is_call, name_of, same_size, value
-from .padding import pad_pairs
+from .padding import has_sparse_gradients, pad_pairs
 from .pointwise import PRODUCTS
 from .view import NUMBERS, View, example
 
@@ -105,7 +105,7 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
         if node in gone and not node.users:
             gm.graph.erase_node(node)
     join_columns(gm.graph)
-    columns_of = pad_pairs(gm.graph)
+    columns_of = {} if has_sparse_gradients(view.graph) else pad_pairs(gm.graph)
     for site in done.sites:
         for node in {replaced[call] for call in site.results} & columns_of.keys():
             site.found.note += f", rows filled up to {columns_of[node]} columns"
