@@ -2,8 +2,8 @@
 
     linear(dot_interaction(d, s), w, b)    →    linear(dot_interaction(d, s, 8), pad(w), b)
 
-Rows of 367 or 479 numbers begin anywhere, and cuBLAS reads them one by one: on an H200 MLPerf's model took 88 µs for
-128 rows in bfloat16 with them, and 62 where Inductor, which writes the rows itself, fills them up.
+Rows of 367 or 479 numbers begin anywhere, and cuBLAS loads aligned rows faster: eager's 367-512-256-1 takes 458 µs for
+65,536 rows on an H200 in TF32, and 281 with rows and weights of 368 (traces/results/h200/fused_mlp.json).
 """
 
 from __future__ import annotations
