@@ -64,8 +64,8 @@ def found(out: fx.Node) -> Found | None:
     form = only_form(OP, x)
     options = backend_of(form, value(x).device)
 
-    def build(call, x, y, given, *tensors):
-        row = as_row(call, given, bias)
+    def build(call, x, y, tensor, *tensors):
+        row = as_row(call, tensor, bias)
         return call(add_mul_activation, x, row, y, *(tensors or [multiplier]), activation, **options)
 
     tensors = [multiplier] if isinstance(multiplier, fx.Node) else []

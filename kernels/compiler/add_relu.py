@@ -30,7 +30,7 @@ def found(out: fx.Node) -> Found | None:
     form = only_form(OP, x)
     options = backend_of(form, value(x).device)
 
-    def build(call, x, given):
-        return call(add_relu, x, as_row(call, given, bias), **options)
+    def build(call, x, tensor):
+        return call(add_relu, x, as_row(call, tensor, bias), **options)
 
     return Found(OP, out, [total, out], [x, bias], build, f"{list(value(x).shape)}", form)

@@ -137,11 +137,11 @@ def pairs_alone(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
     form = only_form(OP, vectors)
     options = backend_of(form, value(vectors).device)
 
-    def build(call, given, *indices):
-        given = in_dtype(call, dtype, given, vectors)
-        dense, sparse = call(torch.select, given, 1, 0), call(torch.narrow, given, 1, 1, count - 1)
+    def build(call, stacked, *indices):
+        stacked = in_dtype(call, dtype, stacked, vectors)
+        dense, sparse = call(torch.select, stacked, 1, 0), call(torch.narrow, stacked, 1, 1, count - 1)
         products = call(dot_interaction, dense, sparse, **options)
-        return call(only_pairs, products, given, list(indices))
+        return call(only_pairs, products, stacked, list(indices))
 
     note = f"{count} vectors of {width}, pairs alone"
     note += ", with the diagonal" if pairs.with_diagonal else "" if pairs.in_order else ", in an order of their own"

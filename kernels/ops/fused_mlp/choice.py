@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling, is_exporting
+from torch.compiler import is_compiling
 
 from ... import runtime
 from ...device import launch
@@ -131,13 +131,11 @@ def training_rows(widths: str, dtype: torch.dtype) -> float:
 
 
 def is_beyond(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains: bool) -> bool:
-    """Whether a compiled graph leaves so many rows to Inductor. An exported program is for any number of them, and so
-    is a graph that computes how many there are."""
-    if is_exporting():
-        return False
-    from torch.fx.experimental.symbolic_shapes import guard_or_false
+    """Whether a compiled graph leaves so many rows to Inductor. One whose rows are open takes the kernel: a guard would
+    compile it twice, and refuse a range that mark_dynamic promised."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return guard_or_false(rows == 1) or (trains and guard_or_false(rows > training_rows(widths, dtype)))
+    return statically_known_true(rows == 1) or (trains and statically_known_true(rows > training_rows(widths, dtype)))
 
 
 def weights_of_a_layer(widths: str) -> float:
@@ -149,7 +147,7 @@ def weights_of_a_layer(widths: str) -> float:
 def auto_of(
     rows: int | torch.SymInt, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
-    """"cuda" for few rows, "triton" for more and where torch.compile traces, which may make a graph for all; "eager"
+    """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph may be for any number; "eager"
     where these do not take them, in full float32, and in a graph for one row, of which Inductor makes no matrix
     product, and for training beyond `training_rows`."""
     if is_compiling():

@@ -180,11 +180,22 @@ class Chosen(torch.nn.Module):
     [("13-512-256-64-16", True, 4096), ("367-512-256-1", True, 0), ("367-512-256-1", False, math.inf)],
 )
 def test_a_graph_leaves_to_inductor_the_rows_of_which_that_is_faster(widths, trains, most):
-    torch._dynamo.reset()
     module, columns = Chosen(widths, trains), packing.layers(widths)[0].inputs
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    for rows in (7, 1, 2, 4096, 4097, 60_000):
+    for rows in (1, 2, 4096, 4097, 60_000):
+        torch._dynamo.reset()
+        compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=False)
         assert compiled(torch.zeros(rows, columns)).unique() == (rows == 1 or rows > most)
+
+
+def test_a_graph_whose_rows_are_open_takes_the_kernel():
+    """In one compilation, and for all of a range that mark_dynamic promised."""
+    torch._dynamo.reset()
+    x, graphs = torch.zeros(40, 13), []
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=8192)
+    compiled = torch.compile(Chosen("13-8", True), fullgraph=True, backend=lambda gm, _: graphs.append(gm) or gm)
+    for rows in (40, 8000, 2):
+        assert compiled(x if rows == 40 else torch.zeros(rows, 13)).unique() == 0
+    assert len(graphs) == 1
 
 
 def test_rows_that_the_program_counts():
