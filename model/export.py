@@ -215,13 +215,13 @@ def measured(
     UserError: a probability is not as near to either as the precision promises.
     """
     exactness = exported.manifest.exactness
-    found = [exported(*inputs) for inputs in samples]
-    for probabilities, want in zip(found, answers, strict=True):
+    predicted = [exported(*inputs) for inputs in samples]
+    for probabilities, want in zip(predicted, answers, strict=True):
         if not torch.allclose(probabilities, want, rtol=0, atol=exactness.most_off, equal_nan=True):
             raise UserError(f"{len(want)} rows: the compiled model gives other probabilities than PyTorch's eager mode")
-    found, exact = torch.cat(found).double(), torch.cat([*exact])
-    off = (found - exact).abs()
-    off[found.isnan() & exact.isnan()] = 0.0  # a model that predicts NaN does so here too
+    predicted, exact = torch.cat(predicted).double(), torch.cat([*exact])
+    off = (predicted - exact).abs()
+    off[predicted.isnan() & exact.isnan()] = 0.0  # a model that predicts NaN does so here too
     relative = torch.where(off > 0, off / exact, 0.0)
     exactness = replace(exactness, absolute=off.max().item(), relative=relative.max().item())
     check_error(exactness, "cuda" if exported.manifest.gpu else "cpu")

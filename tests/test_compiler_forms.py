@@ -198,8 +198,29 @@ def test_in_training_many_rows_are_left_to_cublas(widths, dtype, most, products_
     assert [rows for rows in (2, 4096, 4097) if replaced(rows)] == [
         rows for rows in (2, 4096, 4097) if most is None or rows <= most
     ]
-    with torch.no_grad():
-        assert all(map(replaced, (2, 4097)))
+
+
+@pytest.mark.parametrize(
+    ("widths", "dtype", "least"),
+    [
+        ((8, 8, 8), torch.float32, 2),
+        ((8, 600, 600, 1), torch.bfloat16, 2),
+        ((8, 600, 600, 1), torch.float32, 4096),  # some 120 thousand weights a layer
+        ((8, 300, 300, 300), torch.float32, 2),
+        ((256, 256, 256), torch.float32, 16384),  # two layers of some 60 thousand
+        ((256, 256, 256), torch.bfloat16, 16384),
+        ((200, 250, 200), torch.bfloat16, 2),
+    ],
+)
+def test_in_inference_few_rows_of_wide_layers_are_left_to_cublas(widths, dtype, least, products_in):
+    products_in("tf32")
+    model = layers(*widths).to(dtype)
+    for rows in (1, least - 1, least):
+        with as_on_gpu(), torch.no_grad():
+            explanation = kernels.explain(model, torch.zeros(rows, widths[0], dtype=dtype))
+        why = f"of fewer than {least:,} rows a kernel gains nothing" if least > 2 else "of one row"
+        assert bool(explanation.replaced) == (rows >= least), rows
+        assert explanation.replaced or why in explanation.declined[0]
 
 
 @pytest.mark.parametrize(("name", "ops"), [("main", {"dlrm_forward"}), ("mlperf", {"fused_mlp", "dot_interaction"})])

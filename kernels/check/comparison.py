@@ -153,8 +153,8 @@ def gradients(
     outputs = as_tuple(function(*call.with_leaves(leaves).arguments()))
     outputs = [output for output in outputs if output.is_floating_point()]
     wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(outputs, wanted, as_tuple(grad)))
-    return [next(found) if need else None for need in needed]
+    gradients = iter(torch.autograd.grad(outputs, wanted, as_tuple(grad)))
+    return [next(gradients) if need else None for need in needed]
 
 
 def _shape(tensor: Tensor, grad: Tensor) -> torch.Size:
@@ -209,8 +209,8 @@ def compare(
             edge = (actual.isinf() ^ expected.isinf()) & (actual.abs() >= near) & (expected.abs() >= near)
             actual = torch.where(edge & (actual.sign() == expected.sign()), expected, actual)
         rtol, atol = (
-            default if given is None else given
-            for given, default in zip((rtol, atol), TOLERANCES[expected.dtype], strict=True)
+            default if own is None else own
+            for own, default in zip((rtol, atol), TOLERANCES[expected.dtype], strict=True)
         )
         allowed = atol + rtol * expected.double().abs()
         if error is not None:

@@ -297,10 +297,11 @@ def form_of(x: fx.Node, out: fx.Node, widths: str, trains: bool) -> str:
     if reason := choice.why_eager_in_a_graph(*layers):
         raise Miss(f"{widths}: {reason}", out)
     rows = math.prod(value(x).shape[:-1])
-    if at_most(rows, 1):
-        raise Miss(f"{widths}: of one row Inductor makes no matrix products, and a kernel gains nothing", out)
-    most = choice.training_rows(widths, value(out).dtype)
-    if trains and not at_most(rows, most, exported=True):
+    least, most = choice.graph_rows(widths, value(out).dtype, trains)
+    if at_most(rows, least - 1, exported=least > 2):  # an exported program is taken for few
+        one = "of one row Inductor makes no matrix products, and a kernel gains nothing"
+        raise Miss(f"{widths}: " + (f"of fewer than {least:,} rows a kernel gains nothing" if least > 2 else one), out)
+    if not at_most(rows, most, exported=True):
         raise Miss(f"{widths}: in training cuBLAS is faster" + f" beyond {most:,} rows" * (most > 0), out)
     return runs("cuda" if at_most(rows, choice.cuda_rows(*layers)) else "triton", out)
 

@@ -215,10 +215,10 @@ class Row(Labelled):
 
     def flat(self) -> dict:
         """{field: value}, the labels among them: a line of a record, or of a table."""
-        found = {}
+        values = {}
         for name in _FIELDS:
-            found |= self.labels if name == "labels" else {name: getattr(self, name)}
-        return found
+            values |= self.labels if name == "labels" else {name: getattr(self, name)}
+        return values
 
     @classmethod
     def of(cls, flat: Mapping) -> Row:
@@ -227,7 +227,7 @@ class Row(Labelled):
         return cls(**known, labels={name: value for name, value in flat.items() if name not in _FIELDS})
 
 
-_FIELDS = tuple(each.name for each in fields(Row))
+_FIELDS = tuple(field.name for field in fields(Row))
 
 
 def label(labelled: Labelled) -> str:

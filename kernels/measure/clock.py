@@ -116,8 +116,8 @@ class Gpu:
 
 def percentiles(values: list[float]) -> tuple[float, float, float]:
     """The 20th, 50th and 80th percentile, interpolated linearly."""
-    found = torch.tensor(values, dtype=torch.float64).quantile(torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64))
-    return tuple(found.tolist())
+    quantiles = torch.tensor(values, dtype=torch.float64).quantile(torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64))
+    return tuple(quantiles.tolist())
 
 
 def timed(row: Row, times: list[float], calls: int) -> Row:
@@ -143,13 +143,13 @@ def batches(
 
     waits: the batch ends when the GPU has done its work, in place of when the last call returns.
     """
-    found = {name: [] for name in timers}
+    samples = {name: [] for name in timers}
     for _ in range(count + 1):
         for name, seconds_of in timers.items():
             synchronize()
             seconds = seconds_of(calls)
             if waits:
                 seconds += timeit.timeit(synchronize, number=1)
-            found[name].append(1e6 * seconds / calls)
+            samples[name].append(1e6 * seconds / calls)
     synchronize()
-    return {name: times[1:] for name, times in found.items()}
+    return {name: times[1:] for name, times in samples.items()}

@@ -42,15 +42,15 @@ def measure_lengths(cell: Lengths, gpu: Gpu) -> list[Row]:
             matches = [Match(cell, tensors, shared, shared_again) for tensors in (fixed, others[-1])]
             passes[name] = _Pass(build, fixed, others, matches, rounds=not fused(name))
             note_failure(failed, name, passes[name].warm_up)
-        good = {name: each for name, each in passes.items() if name not in failed}
+        good = {name: run for name, run in passes.items() if name not in failed}
         with _no_collector():
             for batch in range(cell.count // BATCH):
-                for name, each in good.items():
+                for name, run in good.items():
                     if name not in failed:
-                        note_failure(failed, name, lambda each=each, batch=batch: each.batch(batch, gpu.synchronize))
-        for name, each in good.items():
+                        note_failure(failed, name, lambda run=run, batch=batch: run.batch(batch, gpu.synchronize))
+        for name, run in good.items():
             if name not in failed:
-                note_failure(failed, name, each.check_last)
+                note_failure(failed, name, run.check_last)
     rows = []
     for name in cell.implementations:
         for variant, index in ((name, 0), (name + ANOTHER_LENGTH, 1)):

@@ -90,20 +90,20 @@ class GradientMatch:
     """The same for the gradients of all floating-point inputs, against the gradients `grads` that come in."""
 
     def __init__(self, cell: Cell, tensors: tuple[Tensor, ...], grads: Sequence[Tensor]) -> None:
-        found, call = cell.spec or spec.spec_of(cell.op), Call("", tensors, cell.options)
+        of_op, call = cell.spec or spec.spec_of(cell.op), Call("", tensors, cell.options)
         needed = [leaf.is_floating_point() for leaf in call.leaves()]
-        reference = found.reference
-        self._names = [name for name, need in zip(found.leaf_names(call), needed, strict=True) if need]
+        reference = of_op.reference
+        self._names = [name for name, need in zip(of_op.leaf_names(call), needed, strict=True) if need]
         self._dtypes = [leaf.dtype for leaf in call.leaves() if leaf.is_floating_point()]
-        self._compute: Callable = lambda rounds: found.scale.gradients(reference, call, needed, grads, rounds)
+        self._compute: Callable = lambda rounds: of_op.scale.gradients(reference, call, needed, grads, rounds)
         self._computed: dict[bool, list] = {}
 
     def check(self, gradients: Sequence[Tensor], *, rounds: bool = False) -> None:
         """Raise AssertionError, naming the input, unless the gradients match."""
         if rounds not in self._computed:
-            found = (pair for pair in self._compute(rounds) if pair is not None)
+            pairs = (pair for pair in self._compute(rounds) if pair is not None)
             self._computed[rounds] = [
-                (exact.to(dtype), error.float()) for (exact, error), dtype in zip(found, self._dtypes, strict=True)
+                (exact.to(dtype), error.float()) for (exact, error), dtype in zip(pairs, self._dtypes, strict=True)
             ]
         for name, got, (expected, error) in zip(self._names, gradients, self._computed[rounds], strict=True):
             try:

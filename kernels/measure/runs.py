@@ -52,31 +52,31 @@ class Sets:
         self.all, self.grads, self.note = [], [], ""
         self._add()
         first = self.all[0]
-        given = [tensor for tensor in first if tensor is not None]
-        own = sum(tensor.nbytes for tensor in given if not any(tensor is other for other in self._shared))
+        present = [tensor for tensor in first if tensor is not None]
+        own = sum(tensor.nbytes for tensor in present if not any(tensor is other for other in self._shared))
         if cell.form == "backward":
             self.match = GradientMatch(cell, first, self.grads[0])
             # Each implementation keeps its forwards' outputs, or as much again, and gives gradients.
-            each = own + 3 * len(cell.implementations) * sum(grad.nbytes for grad in self.grads[0])
+            size = own + 3 * len(cell.implementations) * sum(grad.nbytes for grad in self.grads[0])
         else:
             with torch.no_grad():
                 self.match = Match(cell, first, self._shared, self._draw_shared_again)
-            each = own + self.match.output_bytes
+            size = own + self.match.output_bytes
         if not cell.waits:
-            self._add_others(own, each)
+            self._add_others(own, size)
         if self._shared:
             size = sum(tensor.nbytes for tensor in self._shared)
             where = "stay in the L2" if size <= gpu.l2_bytes else "do not fit into the L2"
             self.note += f"; all calls share {size / 1e6:.4g} MB, which {where}"
         self.note = self.note.removeprefix("; ")
 
-    def _add_others(self, own: int, each: int) -> None:
-        """More sets; own, each: what one takes, and what it takes with all that is kept for it."""
+    def _add_others(self, own: int, size: int) -> None:
+        """More sets; own, size: what one takes, and what it takes with all that is kept for it."""
         wanted = max(4, min(MOST_CALLS, int(INPUT_BYTES / max(own, 1))))
         # The other half is for the comparison, in float64, and for what the implementations put aside.
-        fits = min(wanted, int(0.5 * self._gpu.free_bytes() / each))
+        fits = min(wanted, int(0.5 * self._gpu.free_bytes() / size))
         if fits < 2:
-            raise torch.OutOfMemoryError(f"two sets of inputs and outputs take {2e-9 * each:.1f} GB")
+            raise torch.OutOfMemoryError(f"two sets of inputs and outputs take {2e-9 * size:.1f} GB")
         for _ in range(1, fits):
             self._add()
         if fits < wanted:
@@ -146,9 +146,9 @@ class BackwardRun:
         self._match, self._rounds = sets.match, not fused(name)
         leaves = [tuple(t if t is None else t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
                   for tensors in sets.all]
-        wanted = [[leaf for leaf in each if leaf is not None and leaf.requires_grad] for each in leaves]
+        wanted = [[leaf for leaf in tensors if leaf is not None and leaf.requires_grad] for tensors in leaves]
         outputs = gpu.on_side_stream(lambda: [as_tuple(function(*tensors)) for tensors in leaves])
-        outputs = [[output for output in each if output.is_floating_point()] for each in outputs]
+        outputs = [[output for output in tensors if output.is_floating_point()] for tensors in outputs]
         self._given = {tensor.data_ptr() for tensor in (*sets.all[0], *sets.grads[0]) if tensor is not None}
 
         def backward(i: int):

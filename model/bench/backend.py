@@ -1,6 +1,6 @@
 """torch.compile(backend="fused_kernels") beside Inductor, by replay and by call: is it anywhere slower?
 
-    python -m model.bench.backend [--presets small,main,mlperf] [--rows 1,128,2048,16384,65536] [--out FILE]
+    python -m model.bench.backend [--presets small,main,mlperf] [--rows 1,128,2048,16384,65536] [--save]
 
 On a GPU. A cell is a preset, a number of rows, a precision, and inference or a training step: forward and backward of
 the MLPs, whose look-ups are in frozen tables, so that it can be captured. The tables have Criteo's cardinalities, each
@@ -8,7 +8,7 @@ at most `--most-rows`; ids are uniform. In bfloat16 the model is cast. Of Induct
 and, with --autotune, max-autotune without graphs; the fastest is the peer, by replay and by call apart: the same model,
 set best. (One that is written otherwise, with tables apart and padded rows, may be faster: compiled_ways.py.) Outputs
 are compared with eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its
-form.
+form. It takes some 20 minutes, and half as long once Inductor's cache has what it compiles.
 """
 
 if __name__ == "__main__":
@@ -18,10 +18,8 @@ if __name__ == "__main__":
 
 import argparse
 import itertools
-import json
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +27,19 @@ import torch
 from torch import Tensor
 
 import kernels
+from kernels import runtime
+from kernels.measure import records
+from kernels.measure.clock import percentiles
 from kernels.ops.embedding_bags.bench import KAGGLE
-from kernels.runtime import CACHE, versions
 from model import DLRM, preset
 from model.config import Precision
 from model.device import settings
+from model.profiling.recording import today
 
+NAME = "backend"  # of its file in traces/results/<gpu>/
 PRESETS, ROWS = ("small", "main", "mlperf"), (1, 128, 2048, 16384, 65536)
+WAYS = ("replay", "call")
+OURS = "fused_kernels"
 ROUNDS, CALLS = 15, 20
 SLOWER = 1.03  # beyond which a ratio counts
 CLOSE = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.BF16: 5e-2}  # of outputs beside eager's, relative
@@ -46,7 +50,7 @@ def implementations(autotune: bool) -> dict[str, dict]:
     peers = {"inductor": {}, "combo_kernels": {"options": {"combo_kernels": True}}}
     if autotune:
         peers["max-autotune"] = {"mode": "max-autotune-no-cudagraphs"}
-    return {**peers, "fused_kernels": {"backend": "fused_kernels"}}
+    return {**peers, OURS: {"backend": "fused_kernels"}}
 
 
 def made(name: str, precision: Precision, device: torch.device, most_rows: int) -> DLRM:
@@ -109,40 +113,79 @@ def cell(
         row = {"preset": name, "rows": rows, "precision": str(precision), "trains": trains}
         with torch.set_grad_enabled(trains):
             explained = kernels.explain(model, *inputs)
-        row["replaced"] = [f"{found.op}.{found.form}" for found in explained.replaced]
-        want, calls, replays = work(model, model, inputs, trains)(), {}, {}
+        row["replaced"] = [f"{match.op}.{match.form}" for match in explained.replaced]
+        want, calls, replays, failures = work(model, model, inputs, trains)(), {}, {}, []
         for implementation, arguments in implementations(options.autotune).items():
             function = work(torch.compile(model, **arguments), model, inputs, trains)
             error = (function().float() - want.float()).abs().max() / want.float().abs().max()
             if not error <= CLOSE[precision]:
-                row[implementation] = f"FAILED: {error.item():.1e} from eager"
+                failures.append(f"{implementation} is {error.item():.1e} from eager")
                 continue
             calls[implementation], replays[implementation] = function, captured(function)
+        row["match"] = f"FAILED: {', '.join(failures)}" if failures else "ok"
         for what, functions, number in (("replay", replays, 1), ("call", calls, CALLS)):
             times = {implementation: [] for implementation in functions}
             for _, (implementation, function) in itertools.product(range(ROUNDS), functions.items()):
                 scale = CALLS if what == "replay" else 1
                 times[implementation].append(microseconds(function, number) / scale)
-            row[what] = {key: sorted(values) for key, values in times.items()}
+            row[what] = {key: [round(value, 2) for value in percentiles(values)] for key, values in times.items()}
     return row
 
 
-def ratio(times: dict[str, list[float]]) -> float:
-    """Ours by the fastest peer's, of medians."""
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    ours = medians.pop("fused_kernels", float("nan"))
-    return ours / min(medians.values(), default=float("nan"))
+def medians(times: dict[str, Sequence[float]]) -> tuple[float, float]:
+    """(the fastest peer's, ours) of the 20th, 50th and 80th percentile of each; NaN for one that is not there."""
+    peers = {name: median for name, (_, median, _) in times.items()}
+    ours = peers.pop(OURS, float("nan"))
+    return min(peers.values(), default=float("nan")), ours
+
+
+def ratio(times: dict[str, Sequence[float]]) -> float:
+    """Ours by the fastest peer's."""
+    peer, ours = medians(times)
+    return ours / peer
 
 
 def lines(row: dict) -> Iterator[str]:
     where = f"{row['preset']:7}{row['rows']:6} {row['precision']:5}{'step' if row['trains'] else 'inference':10}"
-    for what in ("replay", "call"):
-        medians = {name: statistics.median(values) for name, values in row[what].items()}
+    for what in WAYS:
         slower = ratio(row[what])
         marked = "" if slower <= SLOWER else "  SLOWER"  # a NaN too: one of them failed
-        times = "  ".join(f"{name} {median:9.1f}" for name, median in medians.items())
+        times = "  ".join(f"{name} {median:9.1f}" for name, (_, median, _) in row[what].items())
         yield f"{where}{what:7} µs  {times}  ratio {slower:.2f}{marked}"
-    yield f"{'':29}replaced: {', '.join(row['replaced']) or 'nothing'}"
+    failed = f"  {row['match']}" * (row["match"] != "ok")
+    yield f"{'':29}replaced: {', '.join(row['replaced']) or 'nothing'}{failed}"
+
+
+def slower(rows: Iterable[dict], what: str) -> list[dict]:
+    """The rows of which ours takes longer than SLOWER times the fastest peer, by "replay" or by "call", or failed."""
+    return [row for row in rows if not ratio(row[what]) <= SLOWER]
+
+
+def verdicts(rows: Sequence[dict]) -> list[str]:
+    limit = f"of {len(rows)} take more than {SLOWER} times the fastest peer's"
+    return [f"by {what} {len(slower(rows, what))} {limit}" for what in WAYS]
+
+
+def record(rows: list[dict]) -> dict:
+    """What is saved."""
+    versions = runtime.versions()
+    head = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
+    return {"op": NAME, **head, "date": today(), "rows": rows}
+
+
+def table(results: Path = records.RESULTS) -> str:
+    """kernels/README.md's table, of the READMEs' GPU."""
+    entry = records.load(NAME, results=results)
+    lines = ["| µs by replay | " + " | ".join(f"{rows:,} row{'s' * (rows > 1)}" for rows in ROWS) + " |"]
+    lines += ["|---" * (1 + len(ROWS)) + "|"]
+    cells = {(row["preset"], row["precision"], row["trains"], row["rows"]): row for row in entry["rows"]}
+    for name, trains, precision in itertools.product(PRESETS, (False, True), Precision):
+        times = (medians(cells[name, precision, trains, rows]["replay"]) for rows in ROWS)
+        shown = " | ".join(f"{peer:,.1f} → {ours:,.1f}" for peer, ours in times)
+        lines.append(f"| `{name}`, {precision}, {'a step' if trains else 'inference'} | {shown} |")
+    of_cells = ", ".join(verdicts(entry["rows"]))
+    lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Of the cells {of_cells}."]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,18 +195,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--precisions", default=",".join(Precision))
     parser.add_argument("--most-rows", type=int, default=1_000_000, help="of a table (default: %(default)s)")
     parser.add_argument("--autotune", action="store_true", help="max-autotune too, which takes minutes a cell")
-    parser.add_argument("--out", type=Path, default=CACHE / "backend.json", metavar="FILE")
+    parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
     options = parser.parse_args(arguments)
+    precisions = [*map(Precision, options.precisions.split(","))]
+    axes = options.presets.split(","), [*map(int, options.rows.split(","))], precisions
+    if options.save and axes != ([*PRESETS], [*ROWS], [*Precision]):
+        parser.error("--save: a part of the cells is not saved over the record of all")
     if not torch.cuda.is_available():
         print("model.bench.backend: no CUDA device")
         return 2
     rows = []
-    axes = options.presets.split(","), map(int, options.rows.split(",")), map(Precision, options.precisions.split(","))
     for name, number, precision, trains in itertools.product(*axes, (False, True)):
         rows.append(cell(name, number, precision, trains, options, torch.device("cuda")))
         print(*lines(rows[-1]), sep="\n", flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**versions(), "rows": rows}, indent=1))
-    slower = sum(not ratio(row[what]) <= SLOWER for row in rows for what in ("replay", "call"))
-    print(f"{slower} of {2 * len(rows)} beyond {SLOWER}")
-    return int(slower > 0)
+    print(*verdicts(rows), sep="\n")
+    if options.save:
+        print(records.save(record(rows)))
+    return int(any(slower(rows, what) for what in WAYS))

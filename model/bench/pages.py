@@ -1,4 +1,5 @@
-"""What `python -m model.bench --write` writes: README.md's results, model/README.md's table, and traces/step.svg.
+"""What `python -m model.bench --write` writes: README.md's results, model/README.md's table, kernels/README.md's of the
+backend, and traces/step.svg.
 
 README.md shows the picture of a step, and a line for each of a few kernels. The lines are GPU times of one call: many
 in a CUDA graph, divided by their number, eager's and torch.compile's too; the peers as they are set best. A kernel that
@@ -12,11 +13,11 @@ from kernels.measure import status
 from kernels.measure.cells import OURS, Row
 from kernels.measure.judge import NEVER_SLOWER, best_set
 from kernels.measure.records import README_GPU, RESULTS, slug
-from model.bench import step_picture
+from model.bench import backend, step_picture
 from model.bench.whole_model import readme_table, with_table
 
 ROOT = RESULTS.parents[1]
-FRONT_PAGE, MODELS_PAGE = ROOT / "README.md", ROOT / "model" / "README.md"
+FRONT_PAGE, MODELS_PAGE, KERNELS_PAGE = (ROOT / folder / "README.md" for folder in ("", "model", "kernels"))
 PEERS = ("eager", "torch.compile")
 # Op → what it is, and the notebook in which the reader builds it.
 BUILT = {
@@ -65,6 +66,7 @@ def case(what: str, notebook: str, row: Row) -> str:
 def pages(results: Path = RESULTS) -> Mapping[Path, str]:
     """The files, each with its text of now."""
     blocks = {FRONT_PAGE: block(results), MODELS_PAGE: readme_table(results=results)}
+    blocks[KERNELS_PAGE] = backend.table(results)
     texts = {path: with_table(path.read_text(), text) for path, text in blocks.items()}
     return texts | {step_picture.PICTURE: step_picture.svg(results)}
 

@@ -84,8 +84,8 @@ class ByEvents:
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         judged = (row for row in rows if self.labels.items() <= row.labels.items())
-        found = {row.implementation: row.call_us or math.inf for row in judged}
-        times = {who: (found.get(who, math.inf), limit) for who, limit in self.limits}
+        us = {row.implementation: row.call_us or math.inf for row in judged}
+        times = {who: (us.get(who, math.inf), limit) for who, limit in self.limits}
         misses = [f"{who}: {us:.1f} µs, {limit} asked" for who, (us, limit) in times.items() if us > limit]
         figure = ", ".join(f"{who} {us:.1f} µs (limit {limit})" for who, (us, limit) in times.items())
         return Verdict(self.part, not misses, figure, misses)
@@ -105,8 +105,8 @@ class Winners:
             first = min(times, key=times.__getitem__, default="none that was measured")
             wins[first] = wins.get(first, 0) + 1
             if first not in OURS:
-                each = ", ".join(f"{who} {us:.2f} µs" for who, us in sorted(times.items(), key=lambda pair: pair[1]))
-                misses.append(f"{label(next(iter(cell.values())))}: {each}")
+                order = ", ".join(f"{who} {us:.2f} µs" for who, us in sorted(times.items(), key=lambda pair: pair[1]))
+                misses.append(f"{label(next(iter(cell.values())))}: {order}")
         figure = ", ".join(f"{who} in {count}" for who, count in wins.items())
         return Verdict(self.part, bool(cells) and not misses, f"fastest of {len(cells)} cells: {figure}", misses)
 
@@ -137,8 +137,8 @@ class Model:
     dtype: str = "float32"
 
     def labels(self, rows: int) -> dict[str, int | str]:
-        found = {"model": self.name, "rows": rows, "dtype": self.dtype}
-        return found | ({"precision": self.precision} if self.precision != "ieee" else {})
+        labels = {"model": self.name, "rows": rows, "dtype": self.dtype}
+        return labels | ({"precision": self.precision} if self.precision != "ieee" else {})
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -290,10 +290,10 @@ def _aot_inductor(model: Model) -> Callable:
 
     @in_precision(model.precision)
     def call(*tensors: Tensor) -> Tensor:
-        given = (tensors[0], *tensors[1 + count : 1 + 2 * count])
+        sample = (tensors[0], *tensors[1 + count : 1 + 2 * count])
         if not loaded:
             served = _Served(model, tensors)
-            program = torch.export.export(served, given)
+            program = torch.export.export(served, sample)
             # Another g++ than the system's may link its libstdc++ statically, and then loading ends the process.
             with tempfile.TemporaryDirectory() as folder:
                 options = {"cpp.cxx": (None, _CXX), "aot_inductor.package_constants_in_so": False}
@@ -304,7 +304,7 @@ def _aot_inductor(model: Model) -> Callable:
             own = dict(served.named_buffers(remove_duplicate=False))
             constants = {name: own[name] for name in loaded[0].get_constant_fqns()}
             loaded[0].load_constants(constants, check_full_update=True, user_managed=True)
-        return loaded[0](*given)
+        return loaded[0](*sample)
 
     return call
 
@@ -344,7 +344,7 @@ def first_calls(quick: bool = False) -> Iterator[FirstCall]:
 def _first_calls_of(model: Model, rows: int) -> Iterator[FirstCall]:
     """A process's first call of a model, from the disk, and with NVRTC."""
     tensors, options = model.arguments(model.names())[:8], model.arguments(model.names())[8:]
-    lists = [each if isinstance(each, str) else f"[{', '.join(each)}]" for each in tensors]
+    lists = [name if isinstance(name, str) else f"[{', '.join(name)}]" for name in tensors]
     arguments = ", ".join([*lists, *map(repr, options)])
     statements = {"eager": f"eager({arguments})"}
     statements |= {backend: f"dlrm_forward({arguments}, backend={backend!r})" for backend in OURS}

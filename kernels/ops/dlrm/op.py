@@ -114,8 +114,8 @@ def auto(
     return "cuda" if fit else "eager"
 
 
-def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
-    return (given["dense"].shape[0], given["top_weights"][-1].shape[0]), given["dense"].dtype
+def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    return (named["dense"].shape[0], named["top_weights"][-1].shape[0]), named["dense"].dtype
 
 
 OP = Op(

@@ -4,6 +4,7 @@
 at a copy's; 64 columns take 44 and 131, 128 columns 88 and 241: the bytes are the limit, in the backward too.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -29,6 +30,7 @@ TARGETS = (
     NeverSlower("torch.compile"),
     NeverSlower("torch.compile", part="forward"),
     NeverSlower("torch.compile", part="backward"),
+    NeverSlower("torch.compile", part="few"),
     CallCost(),
     FirstCallWithin(),
     NeverSlower("eager", ("auto",), "auto"),
@@ -69,6 +71,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
             yield _cell(part, "functional", rows, columns, "float32")
             yield _cell("backward", "backward", rows, columns, "float32")
     if not quick:
+        for dtype, form in itertools.product(("float32", "bfloat16"), ("functional", "backward")):
+            yield _cell("few", form, 128, 128, dtype)
         for form in ("functional", "backward"):
             yield _cell("half", form, ROWS[0], COLUMNS[0], "bfloat16", ("eager", "triton", "cuda"))
     labels = {"rows": 64, "features": FEATURES, "columns": 16, "dtype": "float32"}

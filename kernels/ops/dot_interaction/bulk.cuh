@@ -77,15 +77,13 @@ inline long long bulk_blocks(const BulkDevice& device, long long shared, int war
 }
 
 // Launches as many blocks as stay, if this launch is one for it, which `fits` says: the kernel was compiled for a copy
-// engine, a block gets its memory (a chip may have 99 KB), and there are `least` tiles for each multiprocessor. Or
-// most_blocks blocks of any number of tiles, if that is not 0.
+// engine, and a block gets its memory (a chip may have 99 KB). Or most_blocks blocks, if that is not 0.
 template <auto kernel, Begins begins = Begins::as_usual, class... Arguments>
 cudaError_t launch_bulk(const BulkShape& s, long long shared, int warps, int most_warps, cudaStream_t stream,
-                        int most_blocks, int least, bool& fits, Arguments... arguments) {
+                        int most_blocks, bool& fits, Arguments... arguments) {
     long long tiles = (s.rows + s.tile_rows - 1) / s.tile_rows;
     BulkDevice device = bulk_device<kernel>();
-    fits = device.multiprocessors && shared <= device.of_block &&
-           (most_blocks || tiles >= (long long)device.multiprocessors * least);
+    fits = device.multiprocessors && shared <= device.of_block;
     if (!fits) return cudaSuccess;
     long long blocks = most_blocks ? most_blocks : bulk_blocks(device, shared, warps, most_warps);
     dim3 grid(unsigned(tiles < blocks ? tiles : blocks)), block(unsigned(32 * warps));

@@ -161,8 +161,7 @@ cudaError_t launch_bulk_parts(const float* dense, const float* sparse, float* ou
     fits = !at_once || (rows + tile_rows - 1) / tile_rows <= bulk_blocks(bulk_device<kernel>(), shared, warps, most_warps);
     if (!fits) return cudaSuccess;
     // Begun early, a launch of at most 8192 rows is 0.2 to 0.7 µs shorter on an H200, one of many rows is not.
-    return launch_bulk<kernel, Begins::early>(s, shared, warps, most_warps, stream, most_blocks, 0, fits, dense, sparse,
-                                              out);
+    return launch_bulk<kernel, Begins::early>(s, shared, warps, most_warps, stream, most_blocks, fits, dense, sparse, out);
 }
 
 // In an H200's µs for 65536 and 2048 rows of 26 features: 16 columns 58.2 and 5.7 in two parts, 71.5 and 4.8 in four

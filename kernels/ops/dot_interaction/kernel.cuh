@@ -49,8 +49,7 @@ namespace dot_interaction {
 
 // How a launch is cut, which a test or a sweep may change.
 struct Limits : TiledLimits {
-    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds, and all of these kernels but
-    // bulk_forward only run where there is a tile of rows for each multiprocessor; -1: none of these kernels.
+    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds; -1: none of these kernels.
     int bulk_blocks = 0;
 };
 

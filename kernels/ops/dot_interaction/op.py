@@ -15,9 +15,9 @@ def check(op: str, dense: Tensor, sparse: Tensor, pad_to: int = 1) -> None:
         raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
 
 
-def _output(given: Mapping) -> tuple[Sequence[int], torch.dtype]:
-    rows, features, columns = given["sparse"].shape
-    return (rows, eager.width(features, columns, given["pad_to"])), given["dense"].dtype
+def _output(named: Mapping) -> tuple[Sequence[int], torch.dtype]:
+    rows, features, columns = named["sparse"].shape
+    return (rows, eager.width(features, columns, named["pad_to"])), named["dense"].dtype
 
 
 OP = Op(

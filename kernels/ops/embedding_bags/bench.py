@@ -58,10 +58,10 @@ class Within:
             if key not in self.limits:
                 continue
             seen.add((row.implementation, key))
-            taken = row.us_p50 or math.inf
-            figures.append(f"{row.implementation} {key[0]} {key[2]}×{key[1]} {taken:.2f} of {self.limits[key]}")
-            if taken > self.limits[key]:
-                misses.append(f"{name(row)}: {taken:.2f} µs, {self.limits[key]} asked")
+            us = row.us_p50 or math.inf
+            figures.append(f"{row.implementation} {key[0]} {key[2]}×{key[1]} {us:.2f} of {self.limits[key]}")
+            if us > self.limits[key]:
+                misses.append(f"{name(row)}: {us:.2f} µs, {self.limits[key]} asked")
         met = not misses and len(seen) == len(OURS) * len(self.limits)
         return Verdict(self.part, met, f"µs: {', '.join(figures)}", misses)
 
@@ -139,26 +139,26 @@ def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
 
 def _table_batch(prepared: dict) -> Callable:
     """FBGEMM's look-up of all tables, made at the first call."""
-    made = []
+    batches = []
 
     def look_up(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None = None) -> Tensor:
-        if not made:
-            made.append(fbgemm.table_batch(tables, row_offsets))
+        if not batches:
+            batches.append(fbgemm.table_batch(tables, row_offsets))
         ids, offsets = prepared[indices.data_ptr()] if offsets is None else (indices, offsets)
-        return made[0](ids, offsets).unflatten(1, (-1, tables.shape[1]))
+        return batches[0](ids, offsets).unflatten(1, (-1, tables.shape[1]))
 
     return look_up
 
 
 def _implementations(peer: Callable, names: tuple[str, ...], prepared: dict) -> dict[str, Callable]:
-    ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
+    ours = implementations(OP, (), [name for name in names if name in ("auto", *OURS)])
     compiled = functools.partial(torch.compile, peer, dynamic=False)
     peers = {"eager": lambda: peer, "torch.compile": compiled}
     peers[fbgemm.NAME] = functools.partial(_table_batch, prepared)
-    if any(each.startswith("torch.compile, ") for each in names):  # to ask for settings imports Triton
+    if any(name.startswith("torch.compile, ") for name in names):  # to ask for settings imports Triton
         for setting, options in together().items():
             peers[f"torch.compile, {setting}"] = functools.partial(compiled, options=options)
-    return {each: peers.get(each) or ours[each] for each in names}
+    return {name: peers.get(name) or ours[name] for name in names}
 
 
 def _cell(

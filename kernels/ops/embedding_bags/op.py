@@ -27,18 +27,18 @@ def check(op: str, *arguments) -> None:
         raise ValueError(f"{op}: mode must be sum, since there are per_sample_weights; got {mode}")
 
 
-def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     # len() would make numbers of sizes that torch.compile keeps as symbols.
-    tables, features = given["tables"], given["row_offsets"].shape[0] - 1
-    offsets, indices = given["offsets"], given["indices"]
+    tables, features = named["tables"], named["row_offsets"].shape[0] - 1
+    offsets, indices = named["offsets"], named["indices"]
     rows = indices.shape[0] if offsets is None else (offsets.shape[0] - 1) // max(features, 1)
     return (rows, features, tables.shape[1]), tables.dtype
 
 
-def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _sorted(backend: str, named: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return embedding_bags_sort(
-        given["indices"], given["row_offsets"], given["offsets"], given["tables_shape"][0], given["padding_idx"],
-        given["mode"] == "mean", backend=beside(backend, given["indices"]),
+        named["indices"], named["row_offsets"], named["offsets"], named["tables_shape"][0], named["padding_idx"],
+        named["mode"] == "mean", backend=beside(backend, named["indices"]),
     )
 
 

@@ -68,8 +68,8 @@ def raise_for(device: int, when: str) -> None:
         return
     input_errors.clear(device)
     kind, *where = found
-    error, said, op = ERRORS[kind]
-    raise error(said(op, *where) + when)
+    error, sentence, op = ERRORS[kind]
+    raise error(sentence(op, *where) + when)
 
 
 def call(op: Op, backend: str, first: object, arguments: Sequence) -> Tensor:

@@ -27,11 +27,11 @@ def check(
     include_last_offset: bool,
 ) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
-    for name, given in (("tables", tables), ("indices", indices), ("offsets", offsets)):
-        if len(given) != len(tables) and (given or name == "indices"):
-            raise ValueError(f"{op}: {name} must be as many as tables, {len(tables)}; got {len(given)}")
-        for i, tensor in enumerate(given):
-            own, first = f"{name}[{i}]", given[0]
+    for name, tensors in (("tables", tables), ("indices", indices), ("offsets", offsets)):
+        if len(tensors) != len(tables) and (tensors or name == "indices"):
+            raise ValueError(f"{op}: {name} must be as many as tables, {len(tables)}; got {len(tensors)}")
+        for i, tensor in enumerate(tensors):
+            own, first = f"{name}[{i}]", tensors[0]
             checks.is_beside(op, own, tensor, tables[0], "tables[0]")
             checks.has_dtype(op, own, tensor, *([] if name == "tables" else [INTEGERS]))
             if tensor.dtype != first.dtype:
@@ -52,9 +52,9 @@ def check(
         raise ValueError(f"{op}: offsets[0] must have shape [B + 1], since there is include_last_offset; got [0]")
 
 
-def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
-    tables, offsets = given["tables"], given["offsets"]
-    rows = offsets[0].shape[0] - int(given["include_last_offset"]) if offsets else given["indices"][0].shape[0]
+def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    tables, offsets = named["tables"], named["offsets"]
+    rows = offsets[0].shape[0] - int(named["include_last_offset"]) if offsets else named["indices"][0].shape[0]
     return (rows, len(tables), tables[0].shape[1]), tables[0].dtype
 
 

@@ -39,10 +39,10 @@ class Faster:
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         figures, misses = [], []
         for row in (row for row in rows if row.implementation == "cuda" and row.labels["rows"] in self.limits):
-            taken, limit = row.us_p50 or math.inf, self.limits[row.labels["rows"]]
-            figures.append(f"{row.labels['rows']} {row.labels['ids']} {taken:.1f} of {limit}")
-            if taken >= limit:
-                misses.append(f"{name(row)}: {taken:.1f} µs, less than {limit} asked")
+            us, limit = row.us_p50 or math.inf, self.limits[row.labels["rows"]]
+            figures.append(f"{row.labels['rows']} {row.labels['ids']} {us:.1f} of {limit}")
+            if us >= limit:
+                misses.append(f"{name(row)}: {us:.1f} µs, less than {limit} asked")
         return Verdict(self.part, bool(figures) and not misses, f"µs: {', '.join(figures)}", misses)
 
 
@@ -51,8 +51,8 @@ TARGETS = (Faster(TORCH_SORT),)
 
 def _by(backend: str, table_keys: int = 32768) -> Callable:
     def sort(indices, row_offsets, offsets):
-        given = (indices, row_offsets, offsets, sum(HEIGHTS), -1, False, table_keys)
-        return kernels.embedding_bags_sort(*given, backend=backend)
+        arguments = (indices, row_offsets, offsets, sum(HEIGHTS), -1, False, table_keys)
+        return kernels.embedding_bags_sort(*arguments, backend=backend)
 
     return sort
 

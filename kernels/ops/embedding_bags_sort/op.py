@@ -31,11 +31,11 @@ OP = Op(
     eager=lambda *arguments: eager.embedding_bags_sort(*arguments[:-1]),
     check=check,
     outputs={
-        "keys": lambda given: ((given["indices"].numel(),), eager.key_dtype(given["row_count"])),
-        "positions": lambda given: ((given["indices"].numel(),), torch.int32),
-        "bags": lambda given: ((given["indices"].numel() if given["offsets"] is not None else 0,), torch.int32),
-        "lengths": lambda given: (
-            (given["indices"].numel() if given["offsets"] is not None and given["mean"] else 0,),
+        "keys": lambda named: ((named["indices"].numel(),), eager.key_dtype(named["row_count"])),
+        "positions": lambda named: ((named["indices"].numel(),), torch.int32),
+        "bags": lambda named: ((named["indices"].numel() if named["offsets"] is not None else 0,), torch.int32),
+        "lengths": lambda named: (
+            (named["indices"].numel() if named["offsets"] is not None and named["mean"] else 0,),
             torch.int32,
         ),
     },

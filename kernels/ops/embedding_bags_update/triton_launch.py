@@ -15,16 +15,16 @@ def forward(
     if not count or not columns:
         return
     block = launch.next_power_of_2(columns)
-    each = chunk or chunk_of(block)
-    chunks = launch.cdiv(count, each)
+    length = chunk or chunk_of(block)
+    chunks = launch.cdiv(count, length)
     partials = launch.empty((chunks, columns), torch.float32, tables)
-    given = tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, eps, partials, count
-    # 32 elements of the tile [2 · each, block] a thread, where that makes no more than 32 warps.
-    warps = min(32, max(1, 2 * each * block // 1024))
-    constants = dict(RULE=rule, WIDTH=columns, CHUNK=each, BLOCK=block, num_warps=warps)
-    kernels.walk[(chunks,)](*given, **constants)
+    tensors = tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, eps, partials, count
+    # 32 elements of the tile [2 · length, block] a thread, where that makes no more than 32 warps.
+    warps = min(32, max(1, 2 * length * block // 1024))
+    constants = dict(RULE=rule, WIDTH=columns, CHUNK=length, BLOCK=block, num_warps=warps)
+    kernels.walk[(chunks,)](*tensors, **constants)
     if chunks > 1:
-        kernels.finish[(chunks,)](*given, chunks, **constants)
+        kernels.finish[(chunks,)](*tensors, chunks, **constants)
 
 
 def chunk_of(block: int) -> int:

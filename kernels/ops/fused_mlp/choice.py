@@ -115,27 +115,44 @@ def why_eager_in_a_graph(widths: str, dtype: torch.dtype, precision: str, device
 
 
 @constant_in_a_graph
-def training_rows(widths: str, dtype: torch.dtype) -> float:
-    """Up to so many rows a training step in a compiled graph takes one kernel for the layers; beyond, cuBLAS is faster.
+def graph_rows(widths: str, dtype: torch.dtype, trains: bool) -> tuple[float, float]:
+    """(from, to) how many rows a compiled graph takes one kernel for the layers; for others Inductor is as fast.
 
-    On an H200, a step of `main` by replay, µs, its MLPs left to Inductor / the bottom one ours / the top one ours:
+    Of one row it makes no matrix products. On an H200, µs by replay, the weights copied in the graph, Inductor / ours:
+
+        inference            a layer    128 rows       512            2,048          8,192          32,768
+        tf32                 (k weights)
+        64-512-256-1          55    15.0 / 14.5    17.4 / 14.6    20.6 / 14.8    38.4 / 27.3    122.6 / 92.1
+        13-512-256-128        57    17.2 / 15.3    22.6 / 15.4    21.9 / 16.2    43.4 / 25.8    134.6 / 84.7
+        256-256-256           66    11.7 / 11.9    11.8 / 11.9    13.2 / 12.7    23.7 / 19.3     64.8 / 63.6
+        429-400-400-1        111    20.5 / 22.3    25.9 / 42.0    39.2 / 42.7    77.0 / 53.2    228.6 / 192.0
+        bfloat16
+        13-512-256-128        57    12.5 /  9.8    14.3 / 10.1    16.4 / 10.3    29.2 / 20.0     83.0 / 39.2
+        256-256-256           66     7.2 /  7.7     7.5 /  7.9     8.6 /  8.3    13.7 / 14.6     37.5 / 30.1
+        429-400-400-1        111    17.7 / 16.7    26.2 / 22.2    38.8 / 22.5    67.5 / 54.4    123.2 / 113.4
+
+    and a step of `main`, its MLPs left to Inductor / the bottom one ours / the top one ours:
 
         rows       128                2,048              8,192              16,384               65,536
         tf32       149 / 128 / 160    280 / 254 / 281    567 / 585 / 627    972 / 1044 / 1129    3205 / 3556 / 4145
         bfloat16   –                  250 / 216 / 214    –                  660 / 620 / 708      2220 / 2163 / 2523
     """
-    is_narrow = weights_of_a_layer(widths) < FEW
-    if dtype.itemsize == 2:
-        return math.inf if is_narrow else 4096
-    return 4096 if is_narrow else 0
+    count, of_layer, is_half = len(packing.layers(widths)), weights_of_a_layer(widths), dtype.itemsize == 2
+    if trains:
+        most = math.inf if is_half else 4096
+        return 2, most if of_layer < FEW else 4096 * is_half
+    if count == 2 and of_layer > FEW / 2:  # there is little between the two that could be saved
+        return 16384, math.inf
+    return 2 if is_half or of_layer < FEW else 4096, math.inf
 
 
-def is_beyond(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains: bool) -> bool:
+def is_outside(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains: bool) -> bool:
     """Whether a compiled graph leaves so many rows to Inductor. One whose rows are open takes the kernel: a guard would
     compile it twice, and refuse a range that mark_dynamic promised."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return statically_known_true(rows == 1) or (trains and statically_known_true(rows > training_rows(widths, dtype)))
+    least, most = graph_rows(widths, dtype, trains)
+    return statically_known_true(rows < least) or statically_known_true(rows > most)
 
 
 def weights_of_a_layer(widths: str) -> float:
@@ -148,10 +165,9 @@ def auto_of(
     rows: int | torch.SymInt, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
     """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph may be for any number; "eager"
-    where these do not take them, in full float32, and in a graph for one row, of which Inductor makes no matrix
-    product, and for training beyond `training_rows`."""
+    where these do not take them, in full float32, and in a graph outside of `graph_rows`."""
     if is_compiling():
-        is_eager = why_eager_in_a_graph(widths, dtype, precision, device) or is_beyond(rows, widths, dtype, keep)
+        is_eager = why_eager_in_a_graph(widths, dtype, precision, device) or is_outside(rows, widths, dtype, keep)
         return "eager" if is_eager else "triton"
     if is_full_float32(dtype, precision):
         return "eager"

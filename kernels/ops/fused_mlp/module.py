@@ -227,7 +227,7 @@ def _is_fused(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, prec
     if is_compiling():  # when the kernel says that it does not take them, it is too late
         if backend == "auto":
             is_eager = choice.why_eager_in_a_graph(widths, x.dtype, precision, x.device)
-            return not is_eager and not choice.is_beyond(rows, widths, x.dtype, recorded)
+            return not is_eager and not choice.is_outside(rows, widths, x.dtype, recorded)
         return choice.graph_takes(backend, widths, x.dtype, precision, x.device)
     return is_chosen(rows, widths, x.dtype, precision, recorded, x.device, backend)
 

@@ -237,7 +237,7 @@ def pack(
     The copy is one kernel where all widths are multiples of 16, else zeros, one kernel, and one for each weight whose
     width is none.
     """
-    if is_compiling() or is_transformed():
+    if checks.has_no_values(weights[0]) or is_transformed():
         return _by_operators(weights, biases), widths_of(weights)
     known = known or laid_out(weights, biases)
     buffer, widths = known or (None, widths_of(weights))

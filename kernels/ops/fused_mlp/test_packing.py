@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import func
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from ... import FusedMLP, fused_mlp, pack_mlp, runtime
@@ -134,6 +135,20 @@ class TestPacking:
         torch.testing.assert_close(packed.sum(), total)
         assert packed.count_nonzero() == sum(t.numel() for t in (*weights, *biases))
         assert all(layer.weight % 16 == layer.bias % 16 == 0 for layer in packing.layers(widths))
+
+    def test_what_is_traced_is_one_expression(self):
+        """Of which Inductor makes one kernel, and of copies into a buffer one each."""
+
+        def pack(*tensors):
+            return packing.pack(tensors[:2], (tensors[2], None))[0]
+
+        weights = torch.randn(20, 13, device=DEVICE), torch.randn(5, 20, device=DEVICE)
+        bias = torch.randn(20, device=DEVICE)
+        graph = make_fx(pack, tracing_mode="fake")(*weights, bias)
+        aten = torch.ops.aten
+        assert aten.cat.default in {node.target for node in graph.graph.nodes}
+        assert not [node for node in graph.graph.nodes if "copy" in str(node.target)]
+        assert torch.equal(graph(*weights, bias), packing.copied(weights, (bias, None)))
 
     def test_gradients_go_to_each_parameter(self):
         _, weights, biases = self.parameters(13, 20, 7)

@@ -40,7 +40,7 @@ def _op(name: str, schema: str, shapes: str, outputs: dict, check=None) -> Op:
 
 
 def _like_keys(dtype: torch.dtype):
-    return lambda given: (given["keys"].shape, dtype)
+    return lambda named: (named["keys"].shape, dtype)
 
 
 _READ = "Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Ragged keys, Ragged table_ids"
@@ -56,12 +56,12 @@ EXPAND = _op(
     "expand_table_ids",
     "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, Length num_elements) -> Tensor out",
     "",
-    {"out": lambda given: ((given["num_elements"],), torch.int32)},
+    {"out": lambda named: ((named["num_elements"],), torch.int32)},
     check_expand,
 )
 RANGE = _op(
     "get_table_range", "(Tensor offsets, Tensor feature_offsets) -> Tensor out", RANGES,
-    {"out": lambda given: (given["feature_offsets"].shape, given["offsets"].dtype)},
+    {"out": lambda named: (named["feature_offsets"].shape, named["offsets"].dtype)},
 )
 OPS = (LOOKUP, CLAIM, ERASE, EXPAND, RANGE)
 

@@ -179,22 +179,22 @@ def _memory(rows: int, of: str) -> Cell:
 
     def peak(*tensors: Tensor) -> int:
         c, weight, bias, folded = tensors
-        given = (c, folded if of == "folded" else weight, bias)
+        inputs = (c, folded if of == "folded" else weight, bias)
         with torch.set_grad_enabled(of == "backward"):
             if of == "backward":
                 c, weight, bias = (tensor.detach().requires_grad_() for tensor in (c, weight, bias))
                 grad = torch.randn(rows, OUTPUTS, device=c.device)
-                given = (*given, grad)
+                inputs = (*inputs, grad)
             # What waits for Python's collector, an earlier failure's tensors say, would be freed in between.
             gc.collect()
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             out = call(c, weight, bias, folded)
-            found = torch.autograd.grad(out, (c, weight, bias), grad) if of == "backward" else None
+            gradients = torch.autograd.grad(out, (c, weight, bias), grad) if of == "backward" else None
             torch.cuda.synchronize()
-            del out, found
-            return torch.cuda.max_memory_allocated() - before + sum(tensor.nbytes for tensor in given)
+            del out, gradients
+            return torch.cuda.max_memory_allocated() - before + sum(tensor.nbytes for tensor in inputs)
 
     return Cell(
         OP, "memory", "functional", _labels(rows) | {"of": of},

@@ -35,7 +35,7 @@ OP = Op(
     "(Tensor c, Tensor weight, Tensor bias, str activation, str precision, bool folded) -> Tensor out",
     eager=eager.either,
     check=check,
-    outputs={"out": lambda given: ((given["c"].shape[0], given["weight"].shape[0]), given["c"].dtype)},
+    outputs={"out": lambda named: ((named["c"].shape[0], named["weight"].shape[0]), named["c"].dtype)},
     saves=SavedBy("activation", {"identity": ("c", "weight"), "relu": ("c", "weight", "out")}),
     gradients={"c": like("c"), "weight": like("weight"), "bias": last_dimension("grad_out")},
     backends=("triton",),

@@ -91,39 +91,39 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
     folded = part == "folded"
     if launch.interpreted():  # whose time goes by the program and by the step, not by the element
         height, width = launch.next_power_of_2(rows), launch.next_power_of_2(outputs)
-        found = Tiles(
+        chosen = Tiles(
             rows=max(16, min(1024, height)), outputs=max(16, min(128, width)), group=BLOCK if folded else 1,
             width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
         )
         if part == "grad_c":
-            found = replace(found, depth=max(16, min(128, width)))
+            chosen = replace(chosen, depth=max(16, min(128, width)))
         if part in ("direct_c", "few_rows"):
-            found = replace(found, group=4 if part == "direct_c" else 1, width=BLOCK, depth=BLOCK)
+            chosen = replace(chosen, group=4 if part == "direct_c" else 1, width=BLOCK, depth=BLOCK)
     elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
         # Without tensor cores the operands of a step are in registers, too.
         narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
-        found = Tiles(rows=narrow, outputs=narrow, depth=16)
+        chosen = Tiles(rows=narrow, outputs=narrow, depth=16)
     else:
         wide = 4 // dtype.itemsize  # halves: steps of as many bytes
         most = 256 if rows > 128 else 128 if rows > 64 else 64
         few = 64 if outputs <= 64 else 128
         if part == "grad_weight":  # whose sums go through shared memory in the end
             room = launch.shared_memory() >= 4 * few * BLOCK**2
-            found = Tiles(outputs=few if room else 64, depth=64 * wide, stages=4)
+            chosen = Tiles(outputs=few if room else 64, depth=64 * wide, stages=4)
         elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
             enough = rows > 128 and launch.architecture() >= 90  # before wgmma operands are in registers, too
-            found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
+            chosen = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
         elif part == "direct_c":  # two programs a processor: one multiplies while the other adds up its tile
-            found = Tiles(rows=most, group=2, width=64, depth=32, stages=3, warps=4)
+            chosen = Tiles(rows=most, group=2, width=64, depth=32, stages=3, warps=4)
         elif part == "few_rows":  # runs of 256 bytes: of 128 it took longer; two programs a processor
-            found = Tiles(most, 64, width=64, stages=4, warps=4)
+            chosen = Tiles(most, 64, width=64, stages=4, warps=4)
         elif folded:
-            found = Tiles(most, few, group=4 * wide, stages=3)
+            chosen = Tiles(most, few, group=4 * wide, stages=3)
         else:
-            found = Tiles(most, few, width=32 * wide, stages=5)
+            chosen = Tiles(most, few, width=32 * wide, stages=5)
     if launch.interpreted():
-        return replace(found, **changed)
-    return _fitted(part, replace(found, **changed), dtype.itemsize)
+        return replace(chosen, **changed)
+    return _fitted(part, replace(chosen, **changed), dtype.itemsize)
 
 
 def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:

@@ -36,14 +36,14 @@ def check(op: str, *arguments) -> None:
         raise ValueError(f"{LOOKUPS[mode][0]}: vocab_size must not be negative; got {vocab_size}")
 
 
-def _out(given) -> tuple:
-    source = given["image"] if given["table"] is None else given["table"]
-    return (*given["ids"].shape, source.shape[1]), source.dtype
+def _out(named) -> tuple:
+    source = named["image"] if named["table"] is None else named["table"]
+    return (*named["ids"].shape, source.shape[1]), source.dtype
 
 
-def _by_row(backend: str, given) -> tuple[Tensor, Tensor, Tensor]:
+def _by_row(backend: str, named) -> tuple[Tensor, Tensor, Tensor]:
     """The ids in the order of the rows that they name, which torch.sort gives and no kernel can call."""
-    return eager.by_row(eager.choices(*(given[name] for name in OP.forms[""].names)))
+    return eager.by_row(eager.choices(*(named[name] for name in OP.forms[""].names)))
 
 
 OP = Op(

@@ -131,7 +131,7 @@ cudaError_t launch_bulk_backward(const float* grad, const float* dense, const fl
     fits = features >= tile && warps <= 6 && shared <= bulk_shared && grad_dense && grad_sparse &&
            aligned(grad, dense, sparse, grad_dense, grad_sparse);
     if (!fits) return cudaSuccess;
-    return launch_bulk<bulk_backward<parts>>(s, shared, warps, 18, stream, most_blocks, 1, fits, grad, dense, sparse,
+    return launch_bulk<bulk_backward<parts>>(s, shared, warps, 18, stream, most_blocks, fits, grad, dense, sparse,
                                              grad_dense, grad_sparse);
 }
 #endif

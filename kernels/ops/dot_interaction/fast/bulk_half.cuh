@@ -113,8 +113,8 @@ cudaError_t launch_half_forward(const T* dense, const T* sparse, T* out, long lo
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer()};
     auto launch = columns == 16 ? launch_bulk<half_forward<T, 16>, Begins::as_usual, const T*, const T*, T*>
                                 : launch_bulk<half_forward<T, 32>, Begins::as_usual, const T*, const T*, T*>;
-    return launch(s, shared(), half_warps, (columns == 16 ? 4 : 3) * half_warps, stream, most_blocks, 1, fits, dense,
-                  sparse, out);
+    return launch(s, shared(), half_warps, (columns == 16 ? 4 : 3) * half_warps, stream, most_blocks, fits, dense, sparse,
+                  out);
 }
 #endif
 
