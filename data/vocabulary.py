@@ -3,7 +3,7 @@
     DIR/metadata.json            {"rows": {"train": n, …}, "SPARSE_i": {"cardinality": n, "present": n}}
     DIR/ids/SPARSE_i.parquet     id uint32, count int64: the `cardinality` ids, most frequent first, equal counts by id
 
-Of another schema than Criteo's the JSON has {"rows": …, "schema": what its TOML says, "features": {NAME: …}}.
+With another schema than Criteo's the JSON has {"rows": …, "schema": what its TOML says, "features": {NAME: …}}.
 `present`: training rows in which the feature is not missing, of a list its entries. Where ids were written modulo N the
 JSON has "hash_size": N, and the ids listed are those results. `data.metadata.read_metadata` reads it.
 """

@@ -49,7 +49,7 @@ def summarize(model: DLRM, batch_size: int) -> pd.DataFrame:
 def draw(model: DLRM, ax: "Axes | None" = None) -> "Axes":
     """The architecture as a picture, data flowing upwards; shapes and parameter counts are the model's own.
 
-    Of more than four embedding tables only the first three and the last are drawn. Without `ax` a figure of a fitting
+    With more than four embedding tables only the first three and the last are drawn. Without `ax` a figure of a fitting
     size is made; it is `draw(model).figure`.
     """
     import matplotlib.pyplot as plt  # here, so that a table needs no drawing library

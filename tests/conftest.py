@@ -55,7 +55,7 @@ def pytest_runtest_setup():
 
 
 def _no_guard_times():
-    """Of each compilation torch would tell a log how long its guards take, and empties the processor's caches first:
+    """At each compilation torch would tell a log how long its guards take, and empties the processor's caches first:
     half of the time that a small graph takes."""
     if guards := sys.modules.get("torch._dynamo.guards"):
         guards.profile_guard_manager = lambda *_: 0.0

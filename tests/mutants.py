@@ -138,7 +138,7 @@ def code(path: Path) -> str:
 def of_bounds(path: Path) -> Iterator[Mutant]:
     """Every bound of a file one more and one less: what a comparison asks, where a loop ends, what a minimum takes.
 
-    Of integers `a < b + 1` is `a <= b`, and `a <= b - 1` is `a < b`.
+    For integers `a < b + 1` is `a <= b`, and `a <= b - 1` is `a < b`.
     """
     text, source = code(path), path.read_text()
     for sign in COMPARISON.finditer(text):

@@ -58,7 +58,7 @@ def x(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
 
 
-# Of few rows, which on a GPU are CUDA's where it runs.
+# Few rows, which on a GPU are CUDA's where it runs.
 FORM = "triton" if runtime.why_not("cuda", "cuda") else "cuda"
 # model, inputs, ops that are replaced, what the sentences must say
 MODELS = {

@@ -75,7 +75,7 @@ def changed(k: int, table: nn.Module, make: Callable = Bags, **options) -> Bags:
 
 
 def padded(*paddings: int | None, look: Callable = one_id, **options) -> Callable:
-    """Of one id each; of a table with a padding_idx that row has no gradient, and is looked up."""
+    """One id each; the row of a table's padding_idx has no gradient, and is looked up."""
 
     def make() -> Bags:
         bags = Bags(nn.Embedding, look, **options)

@@ -381,7 +381,7 @@ def test_a_strided_x_and_nan_and_inf():
 
 
 def test_a_batch_norm_of_halves_is_folded_in_float32():
-    """Of a dead channel σ² + ε is 0 in float16, and 1 / σ infinite."""
+    """A dead channel's σ² + ε is 0 in float16, and 1 / σ infinite."""
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(8, eps=1e-8)
     norm.running_var[0], norm.weight.data[0] = 0, 1e-4

@@ -178,7 +178,7 @@ class TestExported:
         assert torch.cuda.current_device() == 0
 
 
-# Of each precision a model whose kernel takes tiles of rows; in full float32 one whose kernel has a row a lane; and
+# In each precision a model whose kernel takes tiles of rows; in full float32 one whose kernel has a row a lane; and
 # models that no one kernel takes.
 MAIN = {"bottom": (13, 512, 256, 64, 16), "top": (512, 256, 1)}
 PRECISIONS = {

@@ -141,7 +141,7 @@ def _of_language(interpreter, patch):
 
 
 def _of_overflows(interpreter, sanitize):
-    """Of each sum of integers Triton computes whether it overflows, and says so where it debugs."""
+    """Triton computes of each sum of integers whether it overflows, and says so where it debugs."""
 
     @functools.wraps(sanitize)
     def new_sanitize(self, *given):

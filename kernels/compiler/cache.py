@@ -52,7 +52,7 @@ def key() -> str:
 
 @functools.cache
 def digest(folder: Path) -> str:
-    """Of all sources in a folder, but for what tests and measures them."""
+    """The hash of all sources in a folder, but for what tests and measures them."""
     files = [file for file in folder.rglob("*") if file.suffix in SOURCES and not is_beside(file)]
     texts = [(str(file.relative_to(folder)), file.read_bytes()) for file in sorted(files)]
     return hashlib.sha256(repr(texts).encode()).hexdigest()

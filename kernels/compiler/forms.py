@@ -67,7 +67,7 @@ def backend_of(form: str, device: torch.device) -> dict[str, str]:
 
 
 def at_most(size: int | torch.SymInt, limit: float, exported: bool = False) -> bool:
-    """Whether a size is at most so much. Of one that is open torch.compile has a guard then, and compiles once more
+    """Whether a size is at most so much. For one that is open torch.compile has a guard then, and compiles once more
     for those beyond; an exported program is for all, and `exported` says which they are taken for."""
     if not limit or limit == math.inf:
         return bool(limit)

@@ -187,7 +187,7 @@ def row_starts(ids: Tensor) -> Tensor:
 
 
 class Padded(torch.autograd.Function):
-    """Of out [B, F, D] the gradient is zero where an id, of F times [B], is its table's padding."""
+    """The gradient of out [B, F, D] is zero where an id, of F times [B], is its table's padding."""
 
     @staticmethod
     def forward(ctx, out: Tensor, paddings: Sequence[int], *ids: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     c [B, C]      z = c[:, :, None] · c[:, None, :]      [relu](linear(z.flatten(1)))
 
-The product is spelled mul, bmm or matmul of c as a column and as a row. Of tf32 and halves, which go through tensor
+The product is spelled mul, bmm or matmul of c as a column and as a row. In tf32 and halves, which go through tensor
 cores, and of C columns from which on the kernel adds the weights of c_i c_j and c_j c_i first: half the work.
 """
 

@@ -158,7 +158,7 @@ def is_cast(node: fx.Node) -> bool:
 
 
 def sites_of(view: View, match: Found) -> Iterator[Site]:
-    """Where a match may be replaced; Miss if nowhere. Of results that need not go together those that may are replaced
+    """Where a match may be replaced; Miss if nowhere. Where results need not go together, those that may are replaced
     together, and Miss is of the rest."""
     try:
         yield site_of(view, match)

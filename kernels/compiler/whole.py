@@ -127,7 +127,7 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
 def id_columns(call: Callable, ids: list, looked_up: list[LookUp]) -> list:
     """The ids [B] of each look-up, of those that lie in ids [B, n] their column.
 
-    Of a result Inductor would compute each column by a kernel of its own: so it is computed once, and its columns are
+    Inductor would compute each column of a result by a kernel of its own: so it is computed once, and its columns are
     views of that.
     """
     results, columns = {}, []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def python_files(function: JITFunction) -> set[Path]:
     """The files of a Triton function that was compiled: its module's, and those of what this imports, and so on.
 
-    Of what is installed, those of the function's own package alone. Triton itself lists less: not what a
+    What is installed counts in the function's own package alone. Triton itself lists less: not what a
     constexpr_function of the kernel's imports when it is called.
     """
     files: set[Path] = set()

@@ -42,7 +42,7 @@ def op_files(cuda: Path) -> list[Path]:
 
 
 def without_device_code(text: str) -> str:
-    """The source without the bodies of functions that are for a GPU alone. Of a kernel an empty one is left, so that it
+    """The source without the bodies of functions that are for a GPU alone. A kernel leaves an empty one, so that it
     has an address; lines keep their numbers.
 
     Raises:

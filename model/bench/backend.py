@@ -93,7 +93,7 @@ def captured(function: Callable[[], Tensor]) -> Callable[[], None]:
 
 
 def microseconds(function: Callable[[], object], calls: int) -> float:
-    """Of one call of so many, from the first to the end of the GPU's work."""
+    """What one call of so many takes, from the first to the end of the GPU's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(calls):
@@ -184,7 +184,7 @@ def table(results: Path = records.RESULTS) -> str:
         shown = " | ".join(f"{peer:,.1f} → {ours:,.1f}" for peer, ours in times)
         lines.append(f"| `{name}`, {precision}, {'a step' if trains else 'inference'} | {shown} |")
     of_cells = ", ".join(verdicts(entry["rows"]))
-    lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Of the cells {of_cells}."]
+    lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Cells: {of_cells}."]
     return "\n".join(lines)
 
 

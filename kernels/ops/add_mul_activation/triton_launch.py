@@ -36,7 +36,7 @@ def backward(
 ) -> None:
     """The gradients that are not None, grad_x and grad_y like grad, grad_bias [N]; all contiguous, of one dtype.
 
-    Of out, x, bias and y only those are read that DERIVATIVE_READS names. chunks: of the rows, for the sum (default: by
+    Only those of out, x, bias and y are read that DERIVATIVE_READS names. chunks: of the rows, for the sum (default: by
     the shape).
     """
     columns = grad.shape[-1]

@@ -184,7 +184,7 @@ MAINS = MAIN, replace(MAIN, precision="ieee", dtype="bfloat16")
 class _OfTensors(Layers):
     """As the op's own, of a call whose tensors lie one after the other.
 
-    Of layers as wide as main's that is more than any probability: it grows by the sums of absolute values, layer by
+    For layers as wide as main's that is more than any probability: it grows by the sums of absolute values, layer by
     layer. In tf32 and halves an element may therefore be off by TIMES the most that rounding makes an element of the
     same call: in tf32 of rounded operands, in halves of all that eager rounds. Tensor cores that cut operands are
     off by twice that.

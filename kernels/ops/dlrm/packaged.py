@@ -63,7 +63,7 @@ class Program:
         starts = itertools.accumulate(heights[:-1], initial=0)
         is_aligned = not any(start * bottom[-1] * dtype.itemsize % 16 for start in starts)
         shape = Shape(tuple(bottom), tuple(top), len(heights), aligned=is_aligned)
-        # Of a GPU with one multiprocessor these batches have tiles of each number of rows that fits.
+        # On a GPU with one multiprocessor these batches have tiles of each number of rows that fits.
         designs = [design_of(shape, dtype, precision, arch, shared_bytes, rows, 1) for rows in ROWS]
         if isinstance(designs[0], str):
             return designs[0]

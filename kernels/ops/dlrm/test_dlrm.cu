@@ -148,7 +148,7 @@ private:
                 for (long long n = p.bags ? draw(4) : 1; n > 0; --n) own.push_back(draw(height));
                 ends.push_back((long long)own.size());
             }
-            // Of offsets the first table's or the last one's: there is nothing in front of its ids, or behind them.
+            // The first table's offsets, or the last one's: there is nothing in front of its ids, or behind them.
             bool spoilt = p.bad && f == (!p.bad_offset ? p.tables / 2 : p.offset == p.beyond ? p.tables - 1 : 0);
             if (spoilt) reported = {double(f), double(own.size() / 2), double(p.bad_id < 0 ? height : p.bad_id - 2)};
             const long long ids_of_table = (long long)own.size();

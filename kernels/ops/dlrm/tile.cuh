@@ -201,7 +201,7 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
     // --------------------------------------------------------------------------------------------------- interaction
 
     __device__ static unsigned rounded(unsigned x) { return __float_as_uint(rounded_to_tf32(__uint_as_float(x))); }
-    // Of a row the pairs of vectors 16 m … 16 m + 15 with those before them.
+    // A row's pairs of vectors 16 m … 16 m + 15 with those before them.
     template <int m>
     __device__ void meet(int row, bool plain) const {
         constexpr int columns = 2 * m + 2;

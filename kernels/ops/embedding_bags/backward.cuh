@@ -46,7 +46,7 @@ struct Terms {
     }
 };
 
-// Where the sums go: all tables in one tensor, null for none. Of tables that lie apart embedding_bags_apart says it.
+// Where the sums go: all tables in one tensor, null for none. Where tables lie apart, embedding_bags_apart says it.
 template <class T>
 struct Whole {
     T* rows;

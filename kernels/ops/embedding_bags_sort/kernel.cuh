@@ -2,9 +2,9 @@
 //
 //     key[n] = 2 · (row_offsets[f] + id) + 1, or 2 · row_offsets[f + 1] for an id that names no row of table f
 //
-// sorted, with the positions n, stably. Bytes: N · (ids + keys + positions), and what the sort moves. Of one id a feature:
+// sorted, with the positions n, stably. Bytes: N · (ids + keys + positions), and what the sort moves. With one id a feature:
 // blocks sort runs of a table's ids in shared memory (sort_runs), and runs are merged in pairs, 16 · N a round
-// (merge_runs). Of bags, and of very many tables: 16 · N for each 8 bits of the largest key (cub's radix sort, over the
+// (merge_runs). For bags, and for very many tables: 16 · N for each 8 bits of the largest key (cub's radix sort, over the
 // bits that the number of rows needs and no others).
 //
 // row_offsets rise from 0 to at most `rows`; nobody waits to see whether they do. Where they do not, keys ascend all the

@@ -168,7 +168,7 @@ int main(int count, char** arguments) {
         for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {1, 7}, {150, 16}, {150, 3}, {70, 128}})
             check<float>(report, shape, op);
         if (testing::few_rows()) return;
-        // Of chunks of four: a row that ends with one; that begins the last one, with another behind it and without; and
+        // Chunks of four: a row that ends with one; that begins the last one, with another behind it and without; and
         // that ends where a row of many chunks would, with the last id.
         for (const std::vector<long long>& times : {std::vector<long long>{1, 19, 1}, {1, 20}, {1, 20, 1}, {1, 66}})
             check<float>(report, {std::accumulate(times.begin(), times.end(), 0LL), 7}, op, times);

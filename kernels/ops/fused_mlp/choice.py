@@ -118,7 +118,7 @@ def why_eager_in_a_graph(widths: str, dtype: torch.dtype, precision: str, device
 def graph_rows(widths: str, dtype: torch.dtype, trains: bool) -> tuple[float, float]:
     """(from, to) how many rows a compiled graph takes one kernel for the layers; for others Inductor is as fast.
 
-    Of one row it makes no matrix products. On an H200, µs by replay, the weights copied in the graph, Inductor / ours:
+    For one row it makes no matrix products. On an H200, µs by replay, the weights copied in the graph, Inductor / ours:
 
         inference            a layer    128 rows       512            2,048          8,192          32,768
         tf32                 (k weights)
@@ -156,7 +156,7 @@ def is_outside(rows: int | torch.SymInt, widths: str, dtype: torch.dtype, trains
 
 
 def weights_of_a_layer(widths: str) -> float:
-    """Of layers on average."""
+    """How many a layer has on average."""
     parts = packing.layers(widths)
     return sum(layer.inputs * layer.outputs for layer in parts) / len(parts)
 

@@ -289,7 +289,7 @@ struct DirectBlock {
         const DirectLayer& layer = net.layers[job.layer];
         const T* const biases = reinterpret_cast<const T*>(memory + layer.bias) + job.number * direct_outputs + g;
         const float bias[2] = {widen(biases[0]), widen(biases[8])};
-        // Of this lane's sums: which of its two outputs, and the row behind its first.
+        // This lane's sums: which of its two outputs, and the row behind its first.
         auto each = [&](auto function) {
 #pragma unroll
             for (int n = 0; n < n_tiles; ++n)

@@ -137,7 +137,7 @@ class TestPacking:
         assert all(layer.weight % 16 == layer.bias % 16 == 0 for layer in packing.layers(widths))
 
     def test_what_is_traced_is_one_expression(self):
-        """Of which Inductor makes one kernel, and of copies into a buffer one each."""
+        """Inductor makes one kernel of it, and one each of copies into a buffer."""
 
         def pack(*tensors):
             return packing.pack(tensors[:2], (tensors[2], None))[0]

@@ -14,8 +14,8 @@ between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
 
 In tf32 operands are rounded (kernels/device/tf32.py): x and weights each time that they are read, in the registers from
 which they are multiplied; what a layer gives, once, where it is written. Tiles of 64 rows or more multiply weights from
-shared memory: there a launch before rounds all weights to a copy, for they pass through no register. Of many weights it
-does so for smaller tiles too (triton_launch.ROUNDED_BEFORE).
+shared memory: there a launch before rounds all weights to a copy, for they pass through no register. For many weights
+it does so in smaller tiles too (triton_launch.ROUNDED_BEFORE).
 
 `WIDTHS`, "K-N1-…-NL", is known when the kernel is compiled, and so is every loop's length. Masks select and never
 multiply: the NaN of a row stays in its row.

@@ -63,7 +63,7 @@ def outer_linear(
 
     From 128 rows on the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, of float32 and
     float64, where that leaves three quarters of the columns or less, as it does of C >= 98; the sums are a workspace.
-    Of up to 128 rows in tf32 it may multiply by c_i last instead. Either way a row of c that has an Inf may give NaN
+    For up to 128 rows in tf32 it may multiply by c_i last instead. Either way a row of c that has an Inf may give NaN
     where eager gives Inf, or the reverse; and so may finite numbers of which some w c_j, or a sum of two weights, is
     beyond the largest one.
     Differentiable once, in reverse mode; every run gives the same bits. Under torch.autocast inputs of one dtype are

@@ -24,7 +24,7 @@ Tensor cores take a right operand in tf32 along its columns alone. So the weight
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
 derivative.
 
-Of few rows in tf32 the memory counts, and direct_c_kernel takes the weight as given: 382 MB once in, and twice the
+For few rows in tf32 the memory counts, and direct_c_kernel takes the weight as given: 382 MB once in, and twice the
 products. On an H200 grad_c of 128 rows took 202 µs so, and 344 folded (223 of it folding, 26 adding up 64 parts, one
 after the other then).
 

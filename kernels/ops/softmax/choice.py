@@ -17,7 +17,7 @@ def auto(x: Tensor) -> str:
     """What backend="auto" is for CUDA tensors: CUDA, where it runs, for long rows and for rows of an odd number of
     columns, else Triton.
 
-    Of an odd row Triton loads single elements, CUDA's threads the packs between its first and its last aligned address.
+    In an odd row Triton loads single elements, CUDA's threads the packs between its first and its last aligned address.
     Forward on an H200, µs, Triton / CUDA:
 
                     262144×33     65536×1023     2048×16384    2048×20000    1024×32768     512×50257     512×131072

@@ -25,7 +25,7 @@ COMMAND = "python -m lessons.n03_paper_cuts --save"
 class Effect:
     """ms per step, medians of the rounds; low, middle, high: percentiles 10, 50, 90 of what a round saves.
 
-    Of two equal programs ten rounds' percentiles 10 and 90 have the same sign about once in 50.
+    For two equal programs ten rounds' percentiles 10 and 90 have the same sign about once in 50.
     """
 
     before: float
