@@ -15,6 +15,8 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
     ways = {"inductor": "eager", "fused_kernels": "eager", "wrong": lambda gm, inputs: wrong(gm)}
     monkeypatch.setattr(backend, "implementations", lambda autotune: {k: {"backend": way} for k, way in ways.items()})
     monkeypatch.setattr(backend, "captured", lambda function: function)
+    in_graphs = {"inductor": [1.0, 2.0, 3.0], "fused_kernels": [0.5, 1.5, 3.5]}
+    monkeypatch.setattr(backend, "by_graphs", lambda model, inputs: in_graphs)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(backend, "ROUNDS", 3)
     options = argparse.Namespace(autotune=False, most_rows=50)
@@ -24,7 +26,10 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
         assert {name: sorted(times) == times for name, times in row[what].items()} == {
             "inductor": True, "fused_kernels": True
         }
-    first, second, replaced = backend.lines(row)
+    first, second, *graphs, replaced = backend.lines(row)
+    assert [line.split("µs  ")[1].split() for line in graphs] == [
+        ["inductor", "2.0", "fused_kernels", "1.5"] for _ in range(not trains)
+    ]
     assert first.startswith(f"small       3 fp32 {'step' if trains else 'inference'}")
     assert " ratio " in second
     assert "replaced: nothing  FAILED: wrong is " in replaced

@@ -8,7 +8,8 @@ at most `--most-rows`; ids are uniform. In bfloat16 the model is cast. Of Induct
 and, with --autotune, max-autotune without graphs; the fastest is the peer, by replay and by call apart: the same model,
 set best. (One that is written otherwise, with tables apart and padded rows, may be faster: compiled_ways.py.) Outputs
 are compared with eager's before. Printed is the time of each, the ratio to the peer, and what is replaced, with its
-form. It takes some 20 minutes, and half as long once Inductor's cache has what it compiles.
+form. Where no gradient is wanted, calls of up to MOST_IN_GRAPHS rows are measured by PyTorch's own graphs too,
+mode="reduce-overhead". It takes some 20 minutes, and half as long once Inductor's cache has what it compiles.
 """
 
 if __name__ == "__main__":
@@ -39,6 +40,7 @@ from model.profiling.recording import today
 NAME = "backend"  # of its file in traces/results/<gpu>/
 PRESETS, ROWS = ("small", "main", "mlperf"), (1, 128, 2048, 16384, 65536)
 WAYS = ("replay", "call")
+MOST_IN_GRAPHS = 2048
 OURS = "fused_kernels"
 ROUNDS, CALLS = 15, 20
 SLOWER = 1.03  # beyond which a ratio counts
@@ -124,12 +126,28 @@ def cell(
             calls[implementation], replays[implementation] = function, captured(function)
         row["match"] = f"FAILED: {', '.join(failures)}" if failures else "ok"
         for what, functions, number in (("replay", replays, 1), ("call", calls, CALLS)):
-            times = {implementation: [] for implementation in functions}
-            for _, (implementation, function) in itertools.product(range(ROUNDS), functions.items()):
-                scale = CALLS if what == "replay" else 1
-                times[implementation].append(microseconds(function, number) / scale)
-            row[what] = {key: [round(value, 2) for value in percentiles(values)] for key, values in times.items()}
+            row[what] = by_turns(functions, number, CALLS if what == "replay" else 1)
+        if not trains and rows <= MOST_IN_GRAPHS:
+            row["graphs"] = by_graphs(model, inputs)
     return row
+
+
+def by_turns(functions: dict[str, Callable], calls: int, of_one: int = 1) -> dict[str, list[float]]:
+    """The 20th, 50th and 80th percentile of the µs that one call takes, by function. of_one: calls in one of these."""
+    times = {name: [] for name in functions}
+    for _, (name, function) in itertools.product(range(ROUNDS), functions.items()):
+        times[name].append(microseconds(function, calls) / of_one)
+    return {name: [round(value, 2) for value in percentiles(values)] for name, values in times.items()}
+
+
+def by_graphs(model: DLRM, inputs: Sequence[Tensor]) -> dict[str, list[float]]:
+    """A call's µs with mode="reduce-overhead", by Inductor and by our backend."""
+    compiled = {name: torch.compile(model, mode="reduce-overhead", backend=name) for name in ("inductor", OURS)}
+    calls = {name: work(function, model, inputs, trains=False) for name, function in compiled.items()}
+    for call in calls.values():
+        for _ in range(3):  # the second one is captured
+            call()
+    return by_turns(calls, CALLS)
 
 
 def medians(times: dict[str, Sequence[float]]) -> tuple[float, float]:
@@ -152,6 +170,9 @@ def lines(row: dict) -> Iterator[str]:
         marked = "" if slower <= SLOWER else "  SLOWER"  # a NaN too: one of them failed
         times = "  ".join(f"{name} {median:9.1f}" for name, (_, median, _) in row[what].items())
         yield f"{where}{what:7} µs  {times}  ratio {slower:.2f}{marked}"
+    if graphs := row.get("graphs"):
+        peer, ours = medians(graphs)
+        yield f"{where}by mode=reduce-overhead µs  inductor {peer:9.1f}  fused_kernels {ours:9.1f}"
     failed = f"  {row['match']}" * (row["match"] != "ok")
     yield f"{'':29}replaced: {', '.join(row['replaced']) or 'nothing'}{failed}"
 
@@ -183,6 +204,11 @@ def table(results: Path = records.RESULTS) -> str:
         times = (medians(cells[name, precision, trains, rows]["replay"]) for rows in ROWS)
         shown = " | ".join(f"{peer:,.1f} → {ours:,.1f}" for peer, ours in times)
         lines.append(f"| `{name}`, {precision}, {'a step' if trains else 'inference'} | {shown} |")
+    few = cells["main", Precision.TF32, False, 128]
+    called, in_graphs = (" → ".join(f"{us:,.1f}" for us in medians(few[what])) for what in ("call", "graphs"))
+    where = f"A call for {few['rows']} rows of `{few['preset']}` in {few['precision']} takes"
+    advice = f"by `mode=\"reduce-overhead\"`, which is for few rows, {in_graphs}"
+    lines += ["", f"{where} {called} µs, the host's time; {advice}."]
     of_cells = ", ".join(verdicts(entry["rows"]))
     lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Cells: {of_cells}."]
     return "\n".join(lines)
