@@ -62,7 +62,7 @@ def x(*shape: int) -> torch.Tensor:
 FORM = "triton" if runtime.why_not("cuda", "cuda") else "cuda"
 # model, inputs, ops that are replaced, what the sentences must say
 MODELS = {
-    "mlp_of_tanh": (lambda: mlp(13, 64, 1, activation=nn.Tanh), (x(5, 13),), [], ["aten.tanh.default stands between"]),
+    "mlp_of_elu": (lambda: mlp(13, 64, 1, activation=nn.ELU), (x(5, 13),), [], ["aten.elu.default stands between"]),
     "block": (Block, (x(2, 5, 16),), ["fused_mlp"], []),
     "block_with_dropout": (lambda: Block(0.1), (x(2, 5, 16),), [], ["aten.dropout.default stands between"]),
     "attention": (lambda: nn.MultiheadAttention(16, 2), (x(5, 2, 16),) * 3, [], []),

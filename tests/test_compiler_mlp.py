@@ -135,6 +135,10 @@ REPLACED = {
     "relu_sigmoid": lambda: sequence(nn.ReLU(), final=nn.Sigmoid()),
     "sigmoid": lambda: sequence(nn.Sigmoid()),
     "gelu_erf": lambda: sequence(nn.GELU()),
+    "gelu_tanh": lambda: sequence(nn.GELU(approximate="tanh"), final=nn.GELU(approximate="tanh")),
+    "tanh": lambda: sequence(nn.Tanh(), final=nn.Tanh()),
+    "silu": lambda: sequence(nn.SiLU(inplace=True), final=nn.SiLU()),
+    "leaky_relu": lambda: sequence(nn.LeakyReLU(), final=nn.LeakyReLU(inplace=True)),
     "three_layers": lambda: three(nn.ReLU(), nn.ReLU()),
     "inplace_relu": lambda: sequence(nn.ReLU(inplace=True), final=nn.ReLU(inplace=True)),
     "relu_method": lambda: two_layers(lambda m, x: m.b(m.a(x).relu()).relu()),
@@ -188,10 +192,9 @@ DECLINED = {
     "maximum_at_zero": (lambda: zero_bias(Of(lambda m, z: torch.maximum(z, z.new_zeros(())))), "aten.maximum.default"),
     "where_at_zero": (lambda: zero_bias(Of(lambda m, z: torch.where(z > 0, z, 0.0))), "aten.where"),
     "threshold_above_zero": (lambda: sequence(nn.Threshold(0.1, 0)), "aten.threshold.default stands between"),
-    "tanh": (lambda: sequence(nn.Tanh(), final=nn.Tanh()), "aten.tanh.default stands between two layers"),
+    "elu": (lambda: sequence(nn.ELU(), final=nn.ELU()), "aten.elu.default stands between two layers"),
     "relu6": (lambda: sequence(nn.ReLU6()), "aten.hardtanh.default"),
-    "silu": (lambda: sequence(nn.SiLU()), "aten.silu.default"),
-    "gelu_tanh": (lambda: sequence(nn.GELU(approximate="tanh")), "aten.gelu.default"),
+    "leaky_relu_of_another_slope": (lambda: sequence(nn.LeakyReLU(0.1)), "has relu, leaky_relu of slope 0.01"),
     "no_activation": (lambda: sequence(), "no activation between two linear layers"),
     "relu_before_linear": (lambda: two_layers(lambda m, x: m.b(m.a(torch.relu(x)))), "no activation between"),
     "batchnorm": (lambda: sequence(nn.BatchNorm1d(8), nn.ReLU()), "aten.batch_norm.default"),
@@ -276,8 +279,8 @@ DECLINED = {
         lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x)).double().float())), "aten.to.dtype stands between",
     ),
 }
-if torch.__version__ >= "2.12":  # before, Dynamo's graph has a where of two branches in its place
-    DECLINED["leaky_relu"] = (lambda: sequence(nn.LeakyReLU()), "aten.leaky_relu.default")
+if torch.__version__ < "2.12":  # Dynamo's graph has a where of two branches in leaky_relu's place
+    del REPLACED["leaky_relu"], DECLINED["leaky_relu_of_another_slope"]
 OPTIONS = {
     "autocast_set_by_a_function": {"atol": 0.03, "rtol": 0.03},
     "in_place_between": {"gradients": False},  # which eager refuses

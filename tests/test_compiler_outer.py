@@ -41,13 +41,13 @@ REPLACED = {
     "bias_of_one_row": (
         lambda: model(behind=lambda m, z: z @ m.a.weight.t() + m.a.bias[None]), ["outer_linear"]
     ),
+    "sigmoid": (lambda: model(behind=lambda m, z: torch.sigmoid(m.a(z))), ["outer_linear"]),
     "layers_behind": (
         lambda: model(behind=lambda m, z: m.d(torch.relu(m.b(torch.relu(m.a(z)))))), ["outer_linear", "fused_mlp"]
     ),
 }
 DECLINED = {
-    "no_bias": (lambda: model(bias=False), "no bias, or another activation"),
-    "sigmoid": (lambda: model(behind=lambda m, z: torch.sigmoid(m.a(z))), "another activation than relu"),
+    "no_bias": (lambda: model(bias=False), "the layer has no bias"),
     "few_columns": (lambda: model(columns=16), "of 16 columns, where the kernel saves nothing"),
     "product_read_too": (lambda: model(behind=lambda m, z: (m.a(z), z)), "read by others too"),
 }

@@ -117,11 +117,10 @@ def one_narrow_layer(m: Model) -> None:
 EXACT = "the model is smaller, and exact"
 LOOK_ALIKES = {
     "no_relu_in_the_bottom": ({"bottom": lambda m, d: F.relu(m.two(m.one(d)))}, EXACT),
-    "tanh_in_the_bottom": ({"bottom": lambda m, d: F.relu(m.two(torch.tanh(m.one(d))))}, EXACT),
-    "tanh_behind_the_bottom": ({"bottom": lambda m, d: torch.tanh(m.two(F.relu(m.one(d))))}, "not come from an MLP"),
+    "elu_in_the_bottom": ({"bottom": lambda m, d: F.relu(m.two(F.elu(m.one(d))))}, EXACT),
+    "elu_behind_the_bottom": ({"bottom": lambda m, d: F.elu(m.two(F.relu(m.one(d))))}, "not come from an MLP"),
     "clamp_in_the_top": ({"top": lambda m, z: m.four(m.three(z).clamp(min=0))}, EXACT),
     "relu6_in_the_top": ({"top": lambda m, z: m.four(F.relu6(m.three(z)))}, EXACT),
-    "gelu_by_tanh": ({"top": lambda m, z: m.four(F.gelu(m.three(z), approximate="tanh"))}, EXACT),
     "no_relu_in_the_top": ({"top": lambda m, z: m.four(m.three(z))}, EXACT),
     "two_activations": (
         {"prepare": lambda m: setattr(m, "five", nn.Linear(8, 8)),
@@ -258,6 +257,8 @@ SPELLINGS = {
     "one_id": {"look_up": as_rows},
     "no_final": {"top": lambda m, z: m.four(F.relu(m.three(z)))},
     "gelu": {"top": lambda m, z: m.four(F.gelu(m.three(z)))},
+    "tanh_and_silu": {"bottom": lambda m, d: torch.tanh(m.two(torch.tanh(m.one(d)))),
+                      "top": lambda m, z: m.four(F.silu(m.three(z)))},
     "sigmoid_bottom": {"bottom": lambda m, d: m.two(torch.sigmoid(m.one(d)))},
     "addmm": {"top": lambda m, z: torch.addmm(m.four.bias, (z @ m.three.weight.t() + m.three.bias).relu(),
                                                m.four.weight.t())},

@@ -9,6 +9,8 @@ from torch.testing._comparison import default_tolerances
 
 from kernels.dispatch import cubin, input_errors, plan, varying
 from kernels.dtypes import DTYPES, FLOATING, INTEGERS
+from kernels.ops.dlrm import shape
+from kernels.ops.fused_mlp import eager, packing
 from kernels.runtime import KERNELS
 
 FIELDS = ("CLAIMS", "FOUND", "KIND", "COUNT")  # of a report
@@ -72,3 +74,13 @@ def test_the_layout_of_a_report():
     assert digest == {"B": input_errors.DIGEST_B, "C": input_errors.DIGEST_C}
     offsets = {int(number) for number in re.findall(r"report_ptr \+ (\d)", source)}
     assert offsets == {*range(input_errors.FOUND, input_errors.SIZE)}
+
+
+def test_activations_and_what_their_derivatives_read():
+    """Of fused_mlp and dlrm_forward."""
+    text = (KERNELS / "device/activations.cuh").read_text()
+    lists = re.findall(r"#define FUSED_\w*ACTIVATIONS\(each\) (.*)", text)
+    assert set(re.findall(r"each\((\w+)\)", " ".join(lists))) == set(shape.ACTIVATIONS) == set(eager.ACTIVATIONS)
+    for name in ("derivative_reads_input", "derivative_reads_every_bit"):
+        body = re.search(rf"constexpr bool {name}\(Activation a\) {{(.*?)}}", text, re.DOTALL)[1]
+        assert set(re.findall(r"Activation::(\w+)", body)) == set(filter(getattr(packing, name), eager.ACTIVATIONS))

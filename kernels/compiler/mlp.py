@@ -42,7 +42,7 @@ from .pointwise import is_pointwise
 from .view import DROPOUTS, NUMBERS, View, example
 
 OP = "fused_mlp"
-HAS = "fused_mlp has relu, sigmoid and gelu (of erf)"
+HAS = "fused_mlp has relu, leaky_relu of slope 0.01, sigmoid, tanh, silu and gelu"
 DROPOUT = "its mask is drawn by itself, and the layers on each side of it are an MLP of their own, if they are several"
 NOT_TRANSPOSED = "the product is x @ w, with a weight that is not transposed: the op takes nn.Linear's, x @ w.t()"
 ACTIVATIONS = {
@@ -50,7 +50,12 @@ ACTIVATIONS = {
     aten.relu_.default: "relu",  # of what nobody else reads in place is the same
     aten.sigmoid.default: "sigmoid",
     aten.sigmoid_.default: "sigmoid",
+    aten.tanh.default: "tanh",
+    aten.tanh_.default: "tanh",
+    aten.silu.default: "silu",
+    aten.silu_.default: "silu",
 }
+GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 @dataclass
@@ -156,18 +161,15 @@ def normed(node: fx.Node) -> Layer | None:
     return layer
 
 
-def is_activated(node: fx.Node) -> bool:
-    """Whether all that is done with a node is an activation."""
-    return len(node.users) == 1 and all(map(activation_of, node.users))
-
-
 def activation_of(node: fx.Node) -> str | None:
     """clamp(min=0), maximum(x, 0) and where(x > 0, x, 0) are none: their derivative at 0 or their NaN is another."""
     if is_call(node, aten.threshold.default):
         kwargs = arguments(node)
         return "relu" if kwargs["threshold"] == 0 and kwargs["value"] == 0 else None
     if is_call(node, aten.gelu.default):
-        return "gelu" if arguments(node)["approximate"] == "none" else None
+        return GELUS[arguments(node)["approximate"]]
+    if is_call(node, aten.leaky_relu.default, aten.leaky_relu_.default):
+        return "leaky_relu" if arguments(node)["negative_slope"] == 0.01 else None
     return ACTIVATIONS.get(node.target) if node.op == "call_function" else None
 
 

@@ -31,13 +31,19 @@ def find(view: View) -> Iterator[Found | Declined]:
             layer = mlp.layer_of(node)
         except Miss:  # of which mlp.py speaks
             continue
-        # Of a layer with an activation behind it that is the call; the layer itself is a part of it.
-        if layer is None or (c := root_of(layer.x)) is None or mlp.is_activated(node):
+        if layer is None or (c := root_of(layer.x)) is None:
+            continue
+        # The layer before a relu is a part of that call; another activation stays, behind the layer's.
+        if layer.activation not in ("identity", "relu") or is_before_relu(node):
             continue
         try:
             yield found(node, layer, c)
         except Miss as miss:
             yield Declined(OP, miss.node or node, miss.reason)
+
+
+def is_before_relu(node: fx.Node) -> bool:
+    return len(node.users) == 1 and mlp.activation_of(*node.users) == "relu"
 
 
 def root_of(node: object) -> fx.Node | None:
@@ -59,8 +65,8 @@ def found(out: fx.Node, layer: mlp.Layer, c: fx.Node) -> Found:
     columns, product = value(c).shape[1], layer.x.args[0]
     if columns < FEWEST:
         raise Miss(f"of {columns} columns, where the kernel saves nothing: it does from {FEWEST} on", out)
-    if layer.activation not in ("identity", "relu") or layer.bias is None or layer.norm is not None:
-        raise Miss("the layer has no bias, or another activation than relu", out)
+    if layer.bias is None or layer.norm is not None:
+        raise Miss("the layer has no bias, or a BatchNorm behind it", out)
     dtype = mlp.check_layers(c, [layer], product)
     precision = mlp.precision(value(out))
     if is_full_float32(dtype, precision):

@@ -12,8 +12,10 @@
 #include <string.h>
 #endif
 
-// The one list of them in C++; kernels/ops and tests go through it.
-#define FUSED_ACTIVATIONS(each) each(relu) each(sigmoid) each(tanh) each(gelu) each(silu) each(identity)
+// The one list of them in C++; kernels/ops and tests go through it. Of pointwise ops, which have a kernel for each, it is
+// the first ones.
+#define FUSED_POINTWISE_ACTIVATIONS(each) each(relu) each(sigmoid) each(tanh) each(gelu) each(silu) each(identity)
+#define FUSED_ACTIVATIONS(each) FUSED_POINTWISE_ACTIVATIONS(each) each(gelu_tanh) each(leaky_relu)
 
 #define FUSED_ACTIVATION(name) name,
 enum class Activation { FUSED_ACTIVATIONS(FUSED_ACTIVATION) };
@@ -21,10 +23,14 @@ enum class Activation { FUSED_ACTIVATIONS(FUSED_ACTIVATION) };
 
 // What the derivative is computed from: the activation's output, its input z, or nothing.
 __host__ __device__ constexpr bool derivative_reads_output(Activation a) {
-    return a == Activation::relu || a == Activation::sigmoid || a == Activation::tanh;
+    return a == Activation::relu || a == Activation::leaky_relu || a == Activation::sigmoid || a == Activation::tanh;
+}
+// Not of its sign alone, which a rounded output has too.
+__host__ __device__ constexpr bool derivative_reads_every_bit(Activation a) {
+    return a == Activation::sigmoid || a == Activation::tanh;
 }
 __host__ __device__ constexpr bool derivative_reads_input(Activation a) {
-    return a == Activation::gelu || a == Activation::silu;
+    return a == Activation::gelu || a == Activation::gelu_tanh || a == Activation::silu;
 }
 
 // One instruction of the special function unit each, where __expf and __fdividef spend more on denormal numbers (zero
@@ -98,6 +104,13 @@ __device__ inline C logistic(C z) {
     return reciprocal(C(1) + exponential(-z));
 }
 
+// tanh's form of gelu, with u = √(2/π) (z + 0.044715 z³): z (1 + tanh(u)) / 2 = z logistic(2 u). A number that is added
+// or multiplied with takes no register so.
+template <class C>
+__device__ inline C gelu_by_tanh(C z) {
+    return z * logistic(C(0.07135481627260025) * z * (z * z + C(22.363860002236386)));
+}
+
 template <Activation A, class C>
 __device__ inline C activate(C z) {
     if constexpr (A == Activation::relu) return z < C(0) ? C(0) : z;  // not fmaxf, which returns 0 for NaN
@@ -105,10 +118,13 @@ __device__ inline C activate(C z) {
     if constexpr (A == Activation::tanh) return hyperbolic_tangent(z);
     if constexpr (A == Activation::gelu) return z * normal_distribution(z);
     if constexpr (A == Activation::silu) return z * logistic(z);
+    if constexpr (A == Activation::gelu_tanh) return gelu_by_tanh(z);
+    if constexpr (A == Activation::leaky_relu) return z > C(0) ? z : C(0.01) * z;
     if constexpr (A == Activation::identity) return z;
 }
 
-// gradient · act'(z), from `value`: the output where derivative_reads_output, z where derivative_reads_input.
+// gradient · act'(z), from `value`: the output where derivative_reads_output, z where derivative_reads_input. Of a
+// pointwise op's activations: fused_mlp's backward is Triton's.
 template <Activation A, class C>
 __device__ inline C input_gradient(C gradient, C value) {
     if constexpr (A == Activation::relu) return value <= C(0) ? C(0) : gradient;  // a product would make Inf · 0 NaN
@@ -128,31 +144,35 @@ struct ActivationConstant {
     static constexpr Activation value = A;
 };
 
-// function(ActivationConstant<activation>): from a value at run time to one instance a kernel.
+// function(ActivationConstant<activation>): from a value at run time to one instance a kernel, of a pointwise op.
 template <class Function>
 cudaError_t with_activation(Activation activation, Function function) {
     switch (activation) {
 #define FUSED_ACTIVATION(name) \
     case Activation::name: return function(ActivationConstant<Activation::name>{});
-        FUSED_ACTIVATIONS(FUSED_ACTIVATION)
+        FUSED_POINTWISE_ACTIVATIONS(FUSED_ACTIVATION)
 #undef FUSED_ACTIVATION
+        default: return cudaErrorInvalidValue;
     }
-    return cudaErrorInvalidValue;
 }
 struct NamedActivation {
     const char* name;
     Activation activation;
 };
-constexpr NamedActivation named_activations[] = {
 #define FUSED_ACTIVATION(name) {#name, Activation::name},
-    FUSED_ACTIVATIONS(FUSED_ACTIVATION)
+constexpr NamedActivation pointwise_activations[] = {FUSED_POINTWISE_ACTIVATIONS(FUSED_ACTIVATION)};
+constexpr NamedActivation named_activations[] = {FUSED_ACTIVATIONS(FUSED_ACTIVATION)};
 #undef FUSED_ACTIVATION
-};
-// The same by name.
+inline cudaError_t find_activation(const char* name, Activation& activation) {
+    for (const NamedActivation& known : named_activations)
+        if (!strcmp(name, known.name)) return activation = known.activation, cudaSuccess;
+    return cudaErrorInvalidValue;
+}
+// with_activation by name.
 template <class Function>
 cudaError_t with_activation(const char* name, Function function) {
-    for (const NamedActivation& known : named_activations)
-        if (!strcmp(name, known.name)) return with_activation(known.activation, function);
-    return cudaErrorInvalidValue;
+    Activation activation;
+    cudaError_t error = find_activation(name, activation);
+    return error == cudaSuccess ? with_activation(activation, function) : error;
 }
 #endif

@@ -66,6 +66,12 @@ def _normal_distribution(z):
 
 
 @triton.jit
+def _twice_of_tanh(z):
+    """2 u of gelu_tanh, z (1 + tanh u) / 2 = z sigmoid(2 u) with u = √(2/π) (z + 0.044715 z³)."""
+    return 0.07135481627260025 * z * (z * z + 22.363860002236386)
+
+
+@triton.jit
 def activate(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
         return tl.where(z < 0, 0.0, z)  # not tl.maximum, which returns 0 for NaN
@@ -77,6 +83,10 @@ def activate(z, ACTIVATION: tl.constexpr):
         return z * _normal_distribution(z)
     elif ACTIVATION == "silu":
         return z * _sigmoid(z)
+    elif ACTIVATION == "gelu_tanh":
+        return z * _sigmoid(_twice_of_tanh(z))
+    elif ACTIVATION == "leaky_relu":
+        return tl.where(z > 0, z, 0.01 * z)
     else:
         tl.static_assert(ACTIVATION == "identity")
         return z
@@ -84,7 +94,8 @@ def activate(z, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def input_gradient(gradient, value, ACTIVATION: tl.constexpr):
-    """gradient · act'(z); value is the output for relu, sigmoid and tanh, z for gelu and silu, unused for identity."""
+    """gradient · act'(z); value is the output for relu, leaky_relu, sigmoid and tanh, z for gelu, gelu_tanh and silu,
+    unused for identity."""
     if ACTIVATION == "relu":
         return tl.where(value <= 0, 0.0, gradient)  # a product would make Inf · 0 NaN
     elif ACTIVATION == "sigmoid":
@@ -97,6 +108,17 @@ def input_gradient(gradient, value, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         s = _sigmoid(value)
         return gradient * (s * (1.0 + value * (1.0 - s)))
+    elif ACTIVATION == "gelu_tanh":
+        u = _twice_of_tanh(value)
+        e = _exp(-tl.abs(u))  # s (1 - s) = e / (1 + e)², where 1 - s would cancel
+        r = _reciprocal(1.0 + e)
+        square = value * value
+        if value.dtype == tl.float32:  # whose square may be Inf, and 0 · Inf NaN; float64's is NaN in PyTorch too
+            square = tl.minimum(square, 1e4)
+        slope = 1.5957691216057308 + 0.21406444881780076 * square
+        return gradient * (tl.where(u < 0, e * r, r) + e * r * r * value * slope)
+    elif ACTIVATION == "leaky_relu":
+        return tl.where(value > 0, gradient, 0.01 * gradient)
     else:
         tl.static_assert(ACTIVATION == "identity")
         return gradient

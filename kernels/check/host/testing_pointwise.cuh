@@ -24,9 +24,8 @@ inline double activate(Activation activation, double z) {
         case Activation::tanh: return std::tanh(z);
         case Activation::gelu: return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
         case Activation::silu: return z / (1 + std::exp(-z));
-        case Activation::identity: return z;
+        default: return z;  // identity
     }
-    return z;
 }
 
 inline double derivative(Activation activation, double z) {
@@ -38,9 +37,8 @@ inline double derivative(Activation activation, double z) {
         case Activation::gelu:
             return 0.5 * std::erfc(-z / std::sqrt(2.0)) + z * std::exp(-0.5 * z * z) / std::sqrt(2 * std::acos(-1.0));
         case Activation::silu: return s * (1 + z * (1 - s));
-        case Activation::identity: return 1;
+        default: return 1;  // identity
     }
-    return 1;
 }
 
 // What a table of cases is made of. On the host a thread takes several elements from 64 on, so the small shapes suffice.

@@ -46,7 +46,7 @@ constexpr NamedActivation silu = {"silu", Activation::silu}, sigmoid = {"sigmoid
 
 template <class T>
 void check_dtype(testing::Report& report, const Functions<T>& op = {}) {
-    for (NamedActivation activation : named_activations) {
+    for (NamedActivation activation : pointwise_activations) {
         // A race goes by what the derivative reads: the output, the input, or nothing.
         bool races = activation.activation == Activation::relu || activation.activation == Activation::silu ||
                      activation.activation == Activation::identity;
@@ -66,7 +66,7 @@ void check_accuracy(testing::Report& report) {
     testing::Shape shape = {(long long)x.size(), 1};
     std::vector<float> zeros(x.size());
     testing::Buffer<float> z(x), bias(std::vector<float>{0}), y(zeros), out(shape.elements());
-    for (auto [name, activation] : named_activations) {
+    for (auto [name, activation] : pointwise_activations) {
         testing::Expected expected;
         expected.bound = 5e-7;
         for (float value : x) expected.values.push_back(testing::pointwise::activate(activation, value));

@@ -165,8 +165,8 @@ def dlrm_forward(
             from offsets[f][b] up to offsets[f][b + 1], the last one's up to the last id. The last of [B + 1] is N_f.
         bottom_weights, bottom_biases: [N1, K], …, [D, N] and [N1], …, [D], as nn.Linear keeps them; one or more.
         top_weights, top_biases: the same, with D + F (F + 1) / 2 inputs.
-        bottom_activation, top_activation: identity, relu, sigmoid or gelu (of erf), between the layers of each;
-            bottom_final, top_final: after the last.
+        bottom_activation, top_activation: those of `fused_mlp`, between the layers of each; bottom_final, top_final:
+            after the last.
         precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them x, the
             vectors, the weights and what is between the layers are rounded to the nearest number with 10 bits behind
             the leading one. Halves always go through tensor cores and are added up in float32.

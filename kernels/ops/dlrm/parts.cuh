@@ -28,11 +28,23 @@ struct Identity {
 struct Relu {
     __device__ static float of(float z) { return z < 0.0f ? 0.0f : z; }  // not fmaxf, which gives 0 for NaN
 };
+struct LeakyRelu {
+    __device__ static float of(float z) { return z > 0.0f ? z : 0.01f * z; }
+};
 struct Sigmoid {
     __device__ static float of(float z) { return 1.0f / (1.0f + expf(-z)); }
 };
+struct Tanh {
+    __device__ static float of(float z) { return tanhf(z); }
+};
+struct Silu {
+    __device__ static float of(float z) { return z * Sigmoid::of(z); }
+};
 struct Gelu {
     __device__ static float of(float z) { return 0.5f * z * (1.0f + erff(0.70710678f * z)); }
+};
+struct GeluTanh {
+    __device__ static float of(float z) { return z * Sigmoid::of(0.0713548163f * z * (z * z + 22.36386f)); }
 };
 
 template <class Activation, int width>

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-ACTIVATIONS = ("identity", "relu", "sigmoid", "gelu")
+ACTIVATIONS = ("identity", "relu", "leaky_relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")
 PRECISIONS = ("ieee", "tf32")
 
 # What a thread may hold of a row in its registers, of which it has 255; the rest is for addresses and sums under way.

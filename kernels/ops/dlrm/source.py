@@ -8,7 +8,6 @@ from .shape import Shape
 
 NAME = "dlrm_forward"
 INTEGERS = {4: "int", 8: "long long"}
-ACTIVATIONS = {"identity": "Identity", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 EACH = """\
 #pragma unroll
     for (int i = 0; i < looked_up; ++i)
@@ -165,7 +164,8 @@ def _rows_of_bags(shape: Shape) -> str:
 
 
 def _activate(activation: str, values: str) -> str:
-    return "" if activation == "identity" else f"    dlrm::activate<dlrm::{ACTIVATIONS[activation]}>({values});\n"
+    name = activation.title().replace("_", "")  # of parts.cuh: GeluTanh
+    return "" if activation == "identity" else f"    dlrm::activate<dlrm::{name}>({values});\n"
 
 
 def _bottom(shape: Shape) -> str:

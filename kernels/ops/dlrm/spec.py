@@ -18,14 +18,14 @@ HEIGHTS = (37, 1, 8, 100)
 # Widths of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
 VARIANTS = (
     ((8,), (8, 1), ("relu", "relu", "relu", "sigmoid")),
-    ((), (3,), ("relu", "identity", "relu", "identity")),
-    ((5, 7), (9, 4, 2), ("sigmoid", "relu", "gelu", "relu")),
+    ((), (3,), ("relu", "identity", "relu", "leaky_relu")),
+    ((5, 7), (9, 4, 2), ("silu", "tanh", "gelu", "gelu_tanh")),
 )
 BAGS = "", "open", "closed"
 # Models that are computed in tiles: variant, D, F, bags, ids.
 TILED = (
     (((24,), (40, 1), ("relu", "relu", "relu", "sigmoid")), 16, 17, "", torch.int64),
-    (((70, 40), (24, 5), ("sigmoid", "identity", "gelu", "relu")), 24, 9, "open", torch.int32),
+    (((70, 40), (24, 5), ("tanh", "identity", "silu", "relu")), 24, 9, "open", torch.int32),
 )
 
 

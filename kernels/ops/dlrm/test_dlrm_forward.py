@@ -159,7 +159,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             (changed(arguments, 5, [b[1:] for b in biases]), ValueError, r"bottom_biases\[0\] must have shape"),
             (changed(arguments, 6, [w[:, 1:] for w in top_weights]), ValueError, r"top_weights\[0\] must have shape"),
             (changed(arguments, 7, [b[None] for b in top_biases]), ValueError, r"top_biases\[0\] must have shape"),
-            (changed(arguments, 8, "tanh"), ValueError, "bottom_activation must be one of identity, relu"),
+            (changed(arguments, 8, "elu"), ValueError, "bottom_activation must be one of identity, relu"),
             (changed(arguments, 11, "Relu"), ValueError, "top_final must be one of identity, relu"),
             (changed(arguments, 12, "fp32"), ValueError, "precision must be one of ieee, tf32"),
         ]

@@ -298,8 +298,6 @@ cudaError_t launch_tile(Call<T> call, int tile, int cluster, int clusters, cudaS
     if (model.tables < 1 || model.tables > most_tables || bottom.count < 1 || top.count < 1 ||
         bottom.count + top.count > fused_mlp::most_layers || top.width[0] != columns + vectors * (vectors - 1) / 2)
         return cudaErrorInvalidValue;
-    for (Activation activation : {model.bottom_activation, model.bottom_last, model.top_activation, model.top_last})
-        if (!fused_mlp::has(activation)) return cudaErrorInvalidValue;
     if (!call.of.net.rows) return cudaSuccess;
     if (!aligned(call.of.net.fragments) || columns * sizeof(T) % 16) return cudaErrorInvalidConfiguration;
     fused_mlp::Device device;

@@ -14,9 +14,8 @@ cudaError_t forward(Tensor x, Tensor packed, String widths, String activation, S
                              out.rows(), x.columns()};
         call.tf32 = precision == "tf32";
         if (!mlp::parse(widths.text, call.widths)) return cudaErrorInvalidValue;
-        cudaError_t error = with_activation(activation.text, [&](auto a) { return call.activation = a.value, cudaSuccess; });
-        if (error == cudaSuccess)
-            error = with_activation(last_activation.text, [&](auto a) { return call.last_activation = a.value, cudaSuccess; });
+        cudaError_t error = find_activation(activation.text, call.activation);
+        if (error == cudaSuccess) error = find_activation(last_activation.text, call.last_activation);
         return error == cudaSuccess ? mlp::launch(call, stream) : error;
     });
 }

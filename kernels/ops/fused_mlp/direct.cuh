@@ -299,7 +299,7 @@ struct DirectBlock {
         switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: each([&](int o, int, float& z) { z = activate<Activation::name>(z + bias[o]); }); break;
-            FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+            FUSED_ACTIVATIONS(FUSED_MLP_ACTIVATION)
 #undef FUSED_MLP_ACTIVATION
             default: __builtin_unreachable();
         }
@@ -371,7 +371,7 @@ struct DirectBlock {
             switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: z = activate<Activation::name>(z); break;
-                FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+                FUSED_ACTIVATIONS(FUSED_MLP_ACTIVATION)
 #undef FUSED_MLP_ACTIVATION
                 default: __builtin_unreachable();
             }
@@ -544,8 +544,7 @@ cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments
 template <class T>
 cudaError_t launch_direct(const Call<T>& call, const T* fragments, cudaStream_t stream, const Plan& wanted) {
     if (!call.rows) return cudaSuccess;
-    if (!aligned(fragments) || call.hidden || !has(call.activation) || !has(call.last_activation))
-        return cudaErrorInvalidConfiguration;
+    if (!aligned(fragments) || call.hidden) return cudaErrorInvalidConfiguration;
     Device device;
     cudaError_t error = this_device(direct_forward<T, 2>, device);
     if (error != cudaSuccess) return error;

@@ -18,7 +18,16 @@ from torch.nn import functional as F
 
 from .packing import views
 
-ACTIVATIONS = {"identity": lambda z: z, "relu": F.relu, "sigmoid": torch.sigmoid, "gelu": F.gelu}
+ACTIVATIONS = {
+    "identity": lambda z: z,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,  # of slope 0.01
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": F.silu,
+    "gelu": F.gelu,  # of erf
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+}
 
 
 def fused_mlp(

@@ -10,7 +10,7 @@
 //
 // In tf32 every operand is rounded (device/tf32.cuh): what a layer takes when it is written on chip, weights when a warp
 // reads them from the ring. `hidden` has outputs as the next layer takes them, so that the backward need not round them
-// whenever it reads them; but of sigmoid, whose derivative h (1 - h) is of every bit, as they are. A layer of one output
+// whenever it reads them; but of sigmoid and tanh, whose derivatives are of every bit, as they are. A layer of one output
 // is no product of matrices: in tf32, too, it takes all numbers as they are.
 //
 // The weights do not hang on what the layers compute: they come through a ring of stages, whose copies run ahead of the
@@ -49,15 +49,6 @@ struct Network {
 };
 
 // --------------------------------------------------------------------------------------------------- what is on chip
-
-// Those that the op has: no other reaches a kernel, for launch() refuses it.
-#define FUSED_MLP_ACTIVATIONS(each) each(identity) each(relu) each(sigmoid) each(gelu)
-
-constexpr bool has(Activation activation) {
-#define FUSED_MLP_ACTIVATION(name) || activation == Activation::name
-    return false FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION);
-#undef FUSED_MLP_ACTIVATION
-}
 
 template <class T, bool tensor_cores, class S>
 struct Block {
@@ -200,6 +191,7 @@ struct Block {
         constexpr int run = Products<T, tensor_cores, S>::run;
         const Layer<T>& layer = net.layers[l];
         bool last = l + 1 == net.count, plain = is_plain(l + 1);
+        bool keeps_rounded = !derivative_reads_every_bit(net.activation) && !plain;
         int end = slice_end(layer), own = first_column + warp_column();
         products.each([&](int, int n, int i, C& z) { z += bias[n][i % run]; });
         if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end, false);
@@ -207,12 +199,12 @@ struct Block {
         switch (last ? net.last_activation : net.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: products.each([&](int, int, int, C& z) { z = activate<Activation::name>(z); }); break;
-            FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+            FUSED_ACTIVATIONS(FUSED_MLP_ACTIVATION)
 #undef FUSED_MLP_ACTIVATION
             default: __builtin_unreachable();
         }
         if (net.hidden && layer.output_kept >= 0)
-            keep(layer, products, layer.output_kept, first_row, own, end, net.activation != Activation::sigmoid && !plain);
+            keep(layer, products, layer.output_kept, first_row, own, end, keeps_rounded);
         products.each_run([&](int m, int n, int i) {
             int column = own + products.column(n, 0), r = warp_row() + products.row(m, i);
             if (column >= end) return;
@@ -360,10 +352,10 @@ Network<T> network_of(const Call<T>& call, const Plan& plan) {
         layer.weight = next, layer.bias = next + outputs * layer.stride;
         next = layer.bias + outputs;
         layer.covered = covered(layer.outputs, size), layer.slice = slice_of(layer.covered, plan.cluster);
-        bool last = l + 1 == net.count, gelu = (last ? net.last_activation : net.activation) == Activation::gelu;
+        bool last = l + 1 == net.count, keeps_input = derivative_reads_input(last ? net.last_activation : net.activation);
         layer.kept_columns = int(outputs), layer.output_kept = layer.input_kept = -1;
         if (!last) layer.output_kept = outputs_kept, outputs_kept += outputs;
-        if (gelu) layer.input_kept = inputs_kept, inputs_kept += outputs;
+        if (keeps_input) layer.input_kept = inputs_kept, inputs_kept += outputs;
     }
     for (int l = 0; l < net.count; ++l)
         if (net.layers[l].input_kept >= 0) net.layers[l].input_kept += outputs_kept;
@@ -410,11 +402,9 @@ cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_
     return cudaErrorInvalidConfiguration;
 }
 
-// `wanted`: what of the plan is not to be chosen here, for tests and sweeps. cudaErrorInvalidValue: an activation that
-// this op does not have.
+// `wanted`: what of the plan is not to be chosen here, for tests and sweeps.
 template <class T>
 cudaError_t launch(const Call<T>& call, cudaStream_t stream, const Plan& wanted = {}) {
-    if (!has(call.activation) || !has(call.last_activation)) return cudaErrorInvalidValue;
     if (!call.rows) return cudaSuccess;
     if constexpr (sizeof(T) == 2) {
         return launch_products<T, true>(call, wanted, stream);

@@ -29,9 +29,9 @@ class FusedMLP(nn.Sequential):
 
         mlp = FusedMLP(nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 16)))     x [..., 13] → [..., 16]
 
-    After each layer but the last stands the same activation, ReLU, Sigmoid, GELU (of erf) or none, and any one of them
-    after the last. Layers may be without a bias. An nn.Dropout may stand anywhere: where it drops nothing, in eval or
-    with p = 0, it is nothing, and where it does, the Sequential is called.
+    After each layer but the last stands the same activation, ReLU, LeakyReLU (of slope 0.01), Sigmoid, Tanh, SiLU, GELU
+    or none, and any one of them after the last. Layers may be without a bias. An nn.Dropout may stand anywhere: where
+    it drops nothing, in eval or with p = 0, it is nothing, and where it does, the Sequential is called.
 
     It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
     state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
@@ -160,10 +160,15 @@ def drops(layers: nn.Sequential) -> bool:
 
 def _kind(part: nn.Module) -> type | str:
     """What a module computes, as far as its parameters do not say it."""
-    return f"gelu {part.approximate}" if type(part) is nn.GELU else type(part)
+    if type(part) is nn.GELU:
+        return f"gelu {part.approximate}"
+    return f"leaky_relu {part.negative_slope}" if type(part) is nn.LeakyReLU else type(part)
 
 
-NAMES = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Identity: "identity", "gelu none": "gelu"}
+NAMES = {
+    nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.SiLU: "silu", nn.Identity: "identity",
+    "gelu none": "gelu", "gelu tanh": "gelu_tanh", "leaky_relu 0.01": "leaky_relu",
+}  # fmt: skip
 
 
 def _activations(layers: nn.Sequential) -> tuple[str, str]:
@@ -178,8 +183,8 @@ def _activations(layers: nn.Sequential) -> tuple[str, str]:
             activations.append("identity")
         elif not activations or not (name := NAMES.get(_kind(part))) or activations[-1] != "identity":
             raise ValueError(
-                "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
-                f"erf, Identity or nothing behind it, and Dropout; got {part}"
+                "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, LeakyReLU of slope "
+                f"0.01, Sigmoid, Tanh, SiLU, GELU, Identity or nothing behind it, and Dropout; got {part}"
             )
         else:
             activations[-1] = name

@@ -92,8 +92,8 @@ def fused_mlp(
     Args:
         x: [..., K'], float32, float16, bfloat16 or float64; any strides. The first K of K' >= K columns are read.
         weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], … or None, as many.
-        activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
-            the last.
+        activation, final_activation: identity, relu, leaky_relu (of slope 0.01), sigmoid, tanh, silu, gelu (of erf) or
+            gelu_tanh (its approximation by tanh), after each layer but the last, and after the last.
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which x, the weights and what
             is between the layers are rounded to the nearest number with 10 bits behind the leading one. Halves always
             go through tensor cores and are added up in float32.

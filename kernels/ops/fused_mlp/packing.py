@@ -102,14 +102,24 @@ def check_parameters(op: str, weights: Sequence[Tensor], biases: Biases) -> None
             checks.belongs_to(op, f"biases[{i}]", bias, "weights[0]", first, weight.shape[:1])
 
 
+def derivative_reads_input(activation: str) -> bool:
+    """Whether act'(z) is no function of act(z), and the backward reads z. (These two as in activations.cuh.)"""
+    return activation in ("gelu", "gelu_tanh", "silu")
+
+
+def derivative_reads_every_bit(activation: str) -> bool:
+    """Whether act'(z) is of act(z), and not of its sign alone, which a rounded output has too."""
+    return activation in ("sigmoid", "tanh")
+
+
 @functools.lru_cache(maxsize=256)
 def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Where hidden [B, columns] has what the backward reads: (outputs, inputs, columns).
 
     outputs[l]: the first column of layer l's output, for all layers but the last. inputs[l]: the first column of what
-    layer l's activation was applied to, where that is gelu, whose derivative is no function of its output; else -1.
-    Each takes P(out) columns; those beyond the layer's width are zeros. In tf32 an output is rounded, as the next
-    layer takes it: sigmoid's is not, for its derivative is of every bit.
+    layer l's activation was applied to, where `derivative_reads_input`; else -1. Each takes P(out) columns; those
+    beyond the layer's width are zeros. In tf32 an output is rounded, as the next layer takes it, but not where
+    `derivative_reads_every_bit`.
     """
     parts = layers(widths)
     outputs, inputs, columns = [], [], 0
@@ -117,9 +127,9 @@ def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[t
         outputs.append(columns)
         columns += padded(layer.outputs)
     for i, layer in enumerate(parts):
-        gelu = (activation if i < len(parts) - 1 else final_activation) == "gelu"
-        inputs.append(columns if gelu else -1)
-        columns += padded(layer.outputs) * gelu
+        is_kept = derivative_reads_input(activation if i < len(parts) - 1 else final_activation)
+        inputs.append(columns if is_kept else -1)
+        columns += padded(layer.outputs) * is_kept
     return tuple(outputs), tuple(inputs), columns
 
 

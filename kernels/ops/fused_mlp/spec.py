@@ -21,7 +21,11 @@ VARIANTS = (
     ((40, 35), ("gelu", "sigmoid", "ieee")),
     ((3,), ("relu", "gelu", "tf32")),
     ((16, 1, 13, 31), ("sigmoid", "relu", "ieee")),
-    ((9, 2), ("identity", "identity", "tf32")),
+    ((9, 2), ("identity", "tanh", "tf32")),
+    ((18, 5, 4), ("tanh", "silu", "tf32")),
+    ((5, 3), ("silu", "leaky_relu", "tf32")),
+    ((4, 17), ("leaky_relu", "gelu_tanh", "tf32")),
+    ((7, 2), ("gelu_tanh", "identity", "tf32")),
 )
 
 
@@ -59,7 +63,10 @@ def overload(arguments: tuple) -> tuple:
 
 
 # How much an error of z changes act(z), and its derivative, at most.
-SLOPES = {"identity": (1.0, 0.0), "relu": (1.0, 0.0), "sigmoid": (0.25, 0.1), "gelu": (1.13, 0.8)}
+SLOPES = {
+    "identity": (1.0, 0.0), "relu": (1.0, 0.0), "leaky_relu": (1.0, 0.0), "sigmoid": (0.25, 0.1), "tanh": (1.0, 0.77),
+    "silu": (1.1, 0.5), "gelu": (1.13, 0.8), "gelu_tanh": (1.13, 0.8),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Layers:
 
         z = h Wᵀ + b        δz = √(δh² (W²)ᵀ) + k eps_sum (|h| |W|ᵀ + |b|) + eps_product √(h² (W²)ᵀ) + eps |z|
         h = act(z)          δh = slope δz + eps |h| + k eps_sum
-        g = (g' W) act'(z)  likewise; where relu's z is within δz of 0, its derivative may be either
+        g = (g' W) act'(z)  likewise; where relu's or leaky_relu's z is within δz of 0, its derivative may be either
 
     A sum is off by k · eps_sum of its terms' absolute values, as everywhere. What its terms are off by, each by a
     rounding of its own, adds up as squares: added as absolute values it would grow √K times too large a layer, and a
@@ -76,7 +83,7 @@ class Layers:
     in. eps_product is √2 times tf32's eps where products are in tf32, to which both operands are rounded. Infinite
     values are exact.
 
-    A derivative of relu that is the other one is a single large error, of which the layers below make a sum of parts
+    A derivative that is the other one is a single large error, of which the layers below make a sum of parts
     that hang together. It is as likely as a normal number to be larger than the root of its squares: five times that is
     allowed, and twice that of the roundings.
     """
@@ -92,14 +99,14 @@ class Layers:
         steps, activations = self._forward(call), _activations(call)
         eps, eps_sum, eps_product = _epsilons(call)
         g = grads[0].double()
-        e_g = flips = torch.zeros_like(g)  # the gradient's error, by roundings and by derivatives of relu
+        e_g = flips = torch.zeros_like(g)  # the gradient's error, by roundings and by derivatives at 0
         of_weights, of_biases = [], []
         for layer in reversed(range(len(weights))):
             z, e_z, _, _ = steps[layer]
             slope, bend = _slope(activations[layer], z), SLOPES[activations[layer]][1]
             change = bend * e_z + 2 * eps * bend
             flips = flips * slope.abs()
-            if activations[layer] == "relu":
+            if activations[layer] in ("relu", "leaky_relu"):
                 flips = flips + g.abs() * (z.abs() <= e_z)
             e_g = e_g * slope.abs() + g.abs() * change
             g = torch.where(slope == 0, 0.0, g * slope) if activations[layer] == "relu" else g * slope

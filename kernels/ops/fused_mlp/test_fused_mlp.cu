@@ -37,10 +37,16 @@ struct Problem {
 };
 
 double activated(Activation activation, double z) {
-    if (activation == Activation::relu) return z < 0 ? 0 : z;
-    if (activation == Activation::sigmoid) return 1 / (1 + std::exp(-z));
-    if (activation == Activation::gelu) return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
-    return z;
+    switch (activation) {
+        case Activation::relu: return z < 0 ? 0 : z;
+        case Activation::leaky_relu: return z < 0 ? 0.01 * z : z;
+        case Activation::sigmoid: return 1 / (1 + std::exp(-z));
+        case Activation::tanh: return std::tanh(z);
+        case Activation::silu: return z / (1 + std::exp(-z));
+        case Activation::gelu: return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
+        case Activation::gelu_tanh: return z * 0.5 * (1 + std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)));
+        default: return z;
+    }
 }
 
 // Appends a layer's weight and bias as packing.py lays them out.
@@ -106,13 +112,13 @@ struct Case {
                     double value = activated(activation, z);
                     double error = 1.3 * (squares + sum_error * sum_error * size * size);  // gelu is up to 1.13 steep
                     next[i] = last ? value : as_operand<T>(value, rounds(l + 1));
-                    // `out` and what gelu is taken of are of the dtype; what is kept of a layer's outputs, but for sigmoid,
-                    // is as the next one takes it.
+                    // `out` and what an activation is taken of are of the dtype; what is kept of a layer's outputs is as
+                    // the next one takes it, if not every bit of them is needed.
                     double least = wide ? 1e-12 : 5e-7 * std::fmax(1, std::fabs(value));
                     double own = least + testing::Dtype<T>::epsilon * std::fabs(value);
                     double step = last ? own : least + rounding * std::fabs(value);
                     next_variance[i] = error + step * step;
-                    bool as_it_is = activation == Activation::sigmoid;
+                    bool as_it_is = derivative_reads_every_bit(activation);
                     double kept_step = as_it_is ? own : step;
                     size_t at = size_t(r * padded + n);
                     output.values[at] = as_it_is ? value : next[i], input.values[at] = z;
@@ -120,7 +126,7 @@ struct Case {
                     input.slack[at] = 6 * std::sqrt(error + own * own);
                 }
             if (!last) outputs.push_back(output);
-            if (activation == Activation::gelu) inputs.push_back(input);
+            if (derivative_reads_input(activation)) inputs.push_back(input);
             values = std::move(next), variance = std::move(next_variance);
         }
         if (p.keep) keep(rows);
@@ -136,7 +142,7 @@ private:
     };
     std::vector<Kept> outputs, inputs;
 
-    // `hidden`: side by side the outputs, then what gelu was taken of.
+    // `hidden`: side by side the outputs, then what activations were taken of.
     void keep(long long rows) {
         outputs.insert(outputs.end(), inputs.begin(), inputs.end());
         for (const Kept& kept : outputs) hidden_columns += (long long)kept.values.size() / rows;
@@ -234,6 +240,9 @@ void check_widths(testing::Report& report, bool tf32) {
     check<T>(report, {{21, 37}, "32-1", A::relu, A::identity, tf32});  // one output is added up plainly, in any layer
     check<T>(report, {{18, 24, 0, true}, "24-1-200-1-9", A::relu, A::gelu, tf32, true});
     check<T>(report, {{18, 24}, "24-40-1", A::relu, A::identity, tf32, true});  // and `hidden` has it unrounded
+    check<T>(report, {{9, 7}, "7-18-3", A::tanh, A::silu, tf32, true});
+    check<T>(report, {{9, 7}, "7-18-3", A::leaky_relu, A::gelu_tanh, tf32, true});
+    check<T>(report, {{9, 7, 0, true}, "7-18-3", A::silu, A::tanh, tf32, true});
     if (testing::few_rows()) return;
     check<T>(report, {{33, 24, 1u << the_x}, "24-40-10", A::relu, A::relu, tf32});
     check<T>(report, {{33, 24, 1u << the_packed}, "24-40-10", A::relu, A::relu, tf32});
@@ -319,6 +328,8 @@ void check_direct(testing::Report& report, bool tf32) {
     with({21, 37}, "37-1", 16);
     with({18, 24, 0, true}, "24-1-200-1-9", 8, 1, 0, A::relu, A::gelu);  // half of the warps have no row
     with({18, 24}, "24-40-1", 16);
+    with({9, 7}, "7-18-1", 8, 1, 0, A::tanh, A::silu);
+    with({9, 7}, "7-18-3", 8, 1, 0, A::leaky_relu, A::gelu_tanh);
     with({37, 20}, "20-200-24-3", 16, 2, 1);
     with({17, 40}, "40-64-200-3", 8, 4);
     with({50, 40}, "40-288-1", 16, 1, 1);  // no zeros behind the inputs
@@ -381,8 +392,8 @@ void check_parse(testing::Report& report) {
     }
 }
 
-// What reaches no kernel: an activation that the op does not have; where a layer's outputs take its inputs' place, a
-// layer whose columns are not all computed before the first is written; a layer of more bytes than 32 bits count.
+// What reaches no kernel: where a layer's outputs take its inputs' place, a layer whose columns are not all computed
+// before the first is written; a layer of more bytes than 32 bits count.
 void check_refusal(testing::Report& report) {
     Buffer<float> x(1), packed(512), out(1);
     Buffer<int> launched(1);
@@ -397,11 +408,6 @@ void check_refusal(testing::Report& report) {
             return cudaSuccess;
         });
     };
-    for (bool last : {false, true})
-        refused(last ? "tanh last" : "tanh between", "1-1", [&](op::Call<float> call) {
-            (last ? call.last_activation : call.activation) = Activation::tanh;
-            return op::launch(call, cudaStream_t{}) != cudaErrorInvalidValue;
-        });
     refused("in place", "1-8-72-1", [&](const op::Call<float>& call) {
         return op::launch(call, cudaStream_t{}, plan(16, 64, 1, 1)) != cudaErrorInvalidConfiguration;
     });

@@ -101,7 +101,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             ((x[:, :21], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider.*got \[5, 21\]"),
             ((x, (), ()), ValueError, "weights must have at least one layer; got none"),
             ((x, (weights[0][:0],), (biases[0][:0],)), ValueError, r"weights\[0\] must have shape \[out, in\]"),
-            ((x, weights, biases, "tanh"), ValueError, "activation must be one of identity, relu, sigmoid, gelu"),
+            ((x, weights, biases, "elu"), ValueError, "activation must be one of identity, relu, leaky_relu, sigmoid"),
             ((x, weights, biases, "relu", 3), ValueError, "final_activation must be one of"),
             ((x, weights, biases, "relu", "relu", "bf16"), ValueError, "precision must be one of ieee, tf32"),
         ]

@@ -71,10 +71,12 @@ class Operators(TorchDispatchMode):
         lambda: sequential(13, 20, 7, 5),
         lambda: sequential(13, 20, 5, final=nn.ReLU, bias=False),
         lambda: sequential(13, 20, 7, 5, activation=nn.GELU, final=nn.Sigmoid),
+        lambda: sequential(13, 20, 5, activation=nn.Tanh, final=nn.SiLU),
+        lambda: sequential(13, 20, 5, activation=lambda: nn.GELU("tanh"), final=nn.LeakyReLU),
         lambda: sequential(13, 5, activation=nn.Identity),
         lambda: nn.Sequential(nn.Linear(13, 8), nn.Linear(8, 5, bias=False)).to(DEVICE),
     ],
-    ids=["relu", "no bias", "gelu", "one layer", "no activation"],
+    ids=["relu", "no bias", "gelu", "tanh", "gelu by tanh", "one layer", "no activation"],
 )
 def test_results_and_gradients_are_the_sequentials(backend, make, too_wide):
     plain = make()
@@ -245,7 +247,7 @@ def test_layers_that_are_more_than_linear_are_called_themselves():
         (nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.ReLU()), r"got ReLU\(\)"),
         (nn.Sequential(nn.Linear(3, 2), nn.AlphaDropout()), r"got AlphaDropout\(p=0.5"),
         (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), r"got BatchNorm1d\("),
-        (nn.Sequential(nn.Linear(3, 2), nn.GELU("tanh")), r"got GELU\(approximate='tanh'\)"),
+        (nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)), r"got LeakyReLU\(negative_slope=0.1\)"),
         (
             nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.Sigmoid(), nn.Linear(2, 2)),
             "got relu, sigmoid, identity",

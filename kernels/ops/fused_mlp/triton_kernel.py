@@ -99,9 +99,9 @@ def keeps_rounded(widths, layer, KEEP, ACTIVATION):
     """Whether `hidden` has what a layer gives as the next one's product takes it; a next layer of one output takes it
     as it is. relu's derivative is of the sign, gelu's and identity's of nothing that a layer gives; but sigmoid's,
     h (1 - h), is of every bit, and is no more than rounding's error where h is near 1."""
-    from .packing import layers
+    from .packing import derivative_reads_every_bit, layers
 
-    return layers(widths)[layer + 1].outputs > 1 and not (KEEP and ACTIVATION == "sigmoid")
+    return layers(widths)[layer + 1].outputs > 1 and not (KEEP and derivative_reads_every_bit(ACTIVATION))
 
 
 @triton.jit
