@@ -148,6 +148,19 @@ def one_late(m, dense, ids, offsets):
     return first + m.tables[2]((ids[2] / 4).long(), offsets[2])
 
 
+def of_computed_numbers(m, dense, ids, offsets):
+    first, second = (table(dense[:, k].abs().long()) for k, table in enumerate(m.tables[:2]))
+    return first * second + m.tables[2]((first[:, 0] * 0).long())
+
+
+def made_between(m, dense, ids, offsets):
+    """A module that is made within the forward says so to PyTorch's log of what is used."""
+    looked_up = []
+    for table, of_table, start in zip(m.tables, ids, offsets, strict=True):
+        looked_up.append(nn.Identity()(table(of_table, start)))
+    return torch.cat(looked_up, 1)
+
+
 def two_late(m, dense, ids, offsets):
     first = m.tables[0](ids[0], offsets[0]) * 2
     second = m.tables[1]((ids[1] / 4).long(), offsets[1]) * 2
@@ -280,6 +293,8 @@ REPLACED = {
     "looked_up_without_gradients": (lambda: of(looked_up_without_gradients), 1),
     "returned": (lambda: Bags(join=lambda dense, bags: bags), 1),
     "one_late": (lambda: of(one_late), 1),
+    "of_computed_numbers": (lambda: of(of_computed_numbers, lambda: Bags(nn.Embedding)), 1),
+    "made_between": (lambda: of(made_between), 1),
     "ids_in_columns": (in_columns(1), 1),
     "ids_in_columns_side_by_side": (in_columns(-1), 1),
     "ids_in_columns_in_front": (in_columns(0), 1),
@@ -330,6 +345,19 @@ DECLINED = {
         "a table that is not contiguous",
     ),
 }  # fmt: skip
+
+
+def test_ids_may_be_columns_of_floats():
+    """As deepctr-torch has them: each is computed behind what reads the look-ups before."""
+
+    def function(m, x):
+        total = 0
+        for k, table in enumerate(m.tables):
+            total = total + table(x[:, k : k + 1].long()) * (k + 2)
+        return total
+
+    model = Of(function, tables=nn.ModuleList(nn.Embedding(rows, N) for rows in ROWS))
+    assert check(model, (torch.randint(10, (B, 4)).float(),)).ops == [OP]
 
 
 @pytest.mark.parametrize("name", REPLACED)

@@ -194,16 +194,18 @@ DECLINED = {
     "gelu_tanh": (lambda: sequence(nn.GELU(approximate="tanh")), "aten.gelu.default"),
     "no_activation": (lambda: sequence(), "no activation between two linear layers"),
     "relu_before_linear": (lambda: two_layers(lambda m, x: m.b(m.a(torch.relu(x)))), "no activation between"),
-    "batchnorm": (lambda: sequence(nn.BatchNorm1d(8), nn.ReLU()), "aten.batch_norm.default"),
+    "batchnorm": (lambda: sequence(nn.BatchNorm1d(8), nn.ReLU()), "its mean and variance are the batch's own"),
     "batchnorm_without_statistics": (
-        lambda: sequence(nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU()).eval(), "aten.batch_norm.default",
+        lambda: sequence(nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU()).eval(),
+        "its mean and variance are the batch's own",
     ),
     "batchnorm_eval_behind_the_activation": (
-        lambda: statistics(sequence(nn.ReLU(), nn.BatchNorm1d(8))), "aten.batch_norm.default stands between",
+        lambda: statistics(sequence(nn.ReLU(), nn.BatchNorm1d(8))),
+        "aten.batch_norm.default stands between two layers: what it is applied to is no layer's own result",
     ),
     "batchnorm_eval_of_three_dimensions": (
         lambda: Of(lambda m, x: m.m(x[:, None]), m=statistics(sequence(nn.BatchNorm1d(1), nn.ReLU()))),
-        "aten.batch_norm.default",
+        "it is of 3 dimensions",
     ),
     "batchnorm_eval_read_before": (
         lambda: Of(lambda m, x: m.b(torch.relu(m.n(z := m.a(x)))) + z, a=nn.Linear(8, 8), b=nn.Linear(8, 8),
@@ -283,6 +285,15 @@ OPTIONS = {
     "in_place_between": {"gradients": False},  # which eager refuses
     "relu_of_x_between": {"gradients": False},
 }
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, lambda: statistics(nn.BatchNorm1d(8))], ids=["", "batch_norm"])
+def test_two_towers_with_activations_in_place(norm):
+    """The last call of the first comes behind the second: what writes to a layer's own result is in no one's way."""
+    torch.manual_seed(0)
+    towers = [sequence(norm(), nn.ReLU(inplace=True)) for _ in range(2)]
+    model = Of(lambda m, x: [torch.sigmoid(z) for z in (m.a(x), m.b(x))], a=towers[0], b=towers[1])
+    assert check(model, (torch.randn(B, 8),)).ops == ["fused_mlp"] * 2
 
 
 @pytest.mark.parametrize("name", REPLACED)

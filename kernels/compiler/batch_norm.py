@@ -37,6 +37,17 @@ def norm_of(node: object) -> Norm | None:
     return Norm(node, tensors, kwargs["eps"])
 
 
+def why_not_folded(node: object) -> str:
+    """Why a BatchNorm between two layers is in neither; "" of another call."""
+    if not is_call(node, aten.batch_norm.default):
+        return ""
+    if arguments(node)["training"]:
+        return "its mean and variance are the batch's own; by running ones, in eval, it may go into the layer before it"
+    if value(node).dim() != 2:
+        return f"it is of {value(node).dim()} dimensions, and goes into a layer where there are two"
+    return "what it is applied to is no layer's own result; of one it goes into the layer"
+
+
 def folded(
     weight: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor, gamma: Tensor | None, beta: Tensor | None,
     epsilon: float,

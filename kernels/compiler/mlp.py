@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from ..ops.fused_mlp import choice
 from ..ops.fused_mlp.op import fused_mlp
-from .batch_norm import Norm, folded, norm_of
+from .batch_norm import Norm, folded, norm_of, why_not_folded
 from .forms import at_most, backend_of, is_on_gpu, runs
 from .match import (
     Declined,
@@ -225,7 +225,8 @@ def layer_before(layers: list[Layer]) -> Layer | None:
     if layer is None:
         x = x.args[0] if activation_of(x) else x
         if is_between(x):
-            raise Miss(f"{x.target} stands between two layers: {DROPOUT if is_call(x, *DROPOUTS) else HAS}", x)
+            reason = why_not_folded(x) or (DROPOUT if is_call(x, *DROPOUTS) else HAS)
+            raise Miss(f"{x.target} stands between two layers: {reason}", x)
         return None
     if layer.activation == "identity":
         raise Miss("no activation between two linear layers", x)

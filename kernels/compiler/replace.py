@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import add_mul_activation, add_relu, interaction, look_ups, mlp, outer, whole
 from .columns import join_columns
-from .constants import Constants, may_write_inputs, readable
+from .constants import Constants, base_of, may_write_inputs, readable
 from .forms import why_left
 from .match import Declined, Found, Miss, arguments, is_call, name_of, same_size, value
 from .padding import has_sparse_gradients, pad_pairs
@@ -31,6 +31,7 @@ NESTING = "_increment_nesting"  # how the functions end that open a transform of
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
 INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
 AUTOCAST_IS_SET = "a function sets torch.autocast within the graph: where it is on is not followed"
+LAYERS = torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.batch_norm.default
 EXPORTED_UNDER_AUTOCAST = "exported under torch.autocast, which the program does not hold: who runs it sets it or not"
 
 
@@ -220,13 +221,20 @@ def calls_after(place: fx.Node, inputs: list[fx.Node], order: Mapping[fx.Node, i
 
 
 def check_movable(view: View, call: fx.Node) -> None:
-    """Miss unless a call is of integers alone, which no op makes, and not random."""
-    values = [example(node) for node in (call, *call.all_input_nodes)]
+    """Miss unless a call is of integers and of views of the graph's inputs alone, which no op makes, and not random."""
     targets = [node.target for node, origin in view.origin.items() if origin is call]
-    if any(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in values) or call.op == "placeholder":
+    if call.op == "placeholder" or any(is_computed(view, node) for node in (call, *call.all_input_nodes)):
         raise Miss("a result is read before an input of another look-up is computed", call)
     if any(torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) for target in targets):
         raise Miss("random numbers are drawn between the parts", call)
+
+
+def is_computed(view: View, node: fx.Node) -> bool:
+    """Whether a node of the original has floats that are no view of an input of the graph."""
+    if not (isinstance(example(node), Tensor) and example(node).is_floating_point()):
+        return False
+    image = view.image[node]
+    return not isinstance(image, fx.Node) or base_of(image).op != "placeholder"
 
 
 def check_tensors(match: Found) -> None:
@@ -265,7 +273,7 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
             is_operator = isinstance(node.target, torch._ops.OpOverload)
             if node in view.opaque and not (is_operator and node.target.namespace == "aten"):
                 raise Miss(f"{name_of(call)} stands between the parts", call)
-            if is_operator and writes(node):
+            if is_operator and writes(node) and not is_seen_by_none(node):
                 raise Miss(f"{node.target} writes in place between the parts", call)
     for reason in filter(None, contexts):
         raise Miss(reason, last)
@@ -278,6 +286,13 @@ def writes(node: fx.Node) -> bool:
         kwargs = arguments(node)
         return schema.is_mutable or bool(kwargs.get("training", kwargs.get("use_input_stats", True)))
     return schema.is_mutable
+
+
+def is_seen_by_none(node: fx.Node) -> bool:
+    """Whether a call writes to what a layer or a BatchNorm has just made, and nobody else reads: an activation in
+    place."""
+    tensor = node.args[0] if node.args else None
+    return mlp.activation_of(node) is not None and is_call(tensor, *LAYERS) and len(tensor.users) == 1
 
 
 def change_contexts(contexts: list[str], call: fx.Node) -> None:
@@ -293,8 +308,9 @@ def change_contexts(contexts: list[str], call: fx.Node) -> None:
 
 def makes_no_difference(call: fx.Node) -> bool:
     """Whether a call only computes numbers, or asserts something of them, or takes a value out of a tuple; or sets
-    torch.autocast, under which an op computes in the dtype of its inputs."""
-    if name_of(call) in ("_enter_autocast", "_exit_autocast"):
+    torch.autocast, under which an op computes in the dtype of its inputs; or tells that a module was made, as a forward
+    that makes one does."""
+    if name_of(call) in ("_enter_autocast", "_exit_autocast", "_log_api_usage_once"):
         return True
     if call.target is operator.getitem or call.target is torch.ops.aten._assert_scalar.default:
         return True
