@@ -5,19 +5,64 @@ words that it deserves. lessons/shared/answers.py says where the answers are and
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from kernels.check import fresh
 from lessons.shared import answers
 
-nbformat = pytest.importorskip("nbformat")
-for package in ("nbclient", "ipykernel"):
+for package in ("nbformat", "nbclient", "ipykernel"):
     pytest.importorskip(package)
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = sorted((ROOT / "notebooks" / "lessons").glob("n[0-9]*"))
 ENOUGH = 5  # wrong answers a puzzle
+
+# What notebooks import: one process does so, and forks for each.
+IMPORTED = "kernels, torch, triton, matplotlib.pyplot, pandas, torch._inductor.compile_fx, ipykernel.kernelapp"
+KERNEL = """import gc, os, sys
+from ipykernel import kernelapp
+os.chdir("notebooks")
+gc.freeze()
+gc.set_threshold(20_000, 10, 10)  # nor is what stays searched for garbage again and again
+kernelapp.launch_new_instance(argv=["-f", sys.argv[1], "--HistoryManager.hist_file=:memory:"])
+"""
+
+
+@contextmanager
+def forked_kernel(client, folder: Path, first_cell: str) -> Iterator[None]:
+    """In here the client executes cells in a kernel of the notebook's own, which has imported what notebooks import, in
+    the environment that the first cell sets."""
+    # What a reader's kernel, where nothing is imported, would miss.
+    assert re.findall(r"^(?:from|import) (?!os\b)(\w+)", first_cell, flags=re.M)[0] == "kernels"
+    from jupyter_client import AsyncKernelClient
+    from jupyter_client.connect import write_connection_file
+    from jupyter_core.utils import run_sync
+
+    file, _ = write_connection_file(str(folder / "kernel.json"))
+    kernel = client.kc = AsyncKernelClient(connection_file=file)
+    kernel.allow_stdin = False
+    kernel.load_connection_file()
+    forks = {
+        "imported": IMPORTED,
+        "started": dict(re.findall(r'^os\.environ\["(\w+)"\] = "(\w+)"', first_cell, flags=re.M)),
+    }
+    fresh.run("", **forks)  # a kernel that is not there yet has no heartbeat, and counts as dead
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(fresh.run, KERNEL, file, **forks)
+        kernel.start_channels()
+        try:
+            run_sync(kernel.wait_for_ready)(timeout=120)
+            yield
+        finally:
+            kernel.shutdown()
+            ended = ended.result()
+            kernel.stop_channels()
+    assert ended.returncode == 0, ended.stderr
 
 
 def printed(cell) -> str:
@@ -38,7 +83,7 @@ def using_answers(cells: list) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_notebook_and_its_answers(room):
+def test_a_notebook_and_its_answers(room, tmp_path):
     """The notebook runs once, as a reader has it who solves nothing: cells tagged nbval-check-output print what is
     stored. Then each puzzle is tried with all wrong answers and answered, and the cells that use answers run again."""
     from lecture import client_of  # of notebooks/
@@ -55,10 +100,7 @@ def test_a_notebook_and_its_answers(room):
         client.execute_cell(cell, client.nb.cells.index(cell))
         return printed(cell)
 
-    with client.setup_kernel():
-        # The kernel imports much that stays: Python is not to look through it for garbage again and again.
-        client.nb.cells.append(nbformat.v4.new_code_cell("import gc; gc.set_threshold(20_000, 10, 10)"))
-        execute(client.nb.cells[-1])
+    with forked_kernel(client, tmp_path, cells[0].source):
         for cell in cells:
             stored, got = printed(cell), execute(cell)
             if is_tagged(cell, "nbval-check-output") and got != stored:
