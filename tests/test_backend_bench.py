@@ -5,6 +5,7 @@ import argparse
 import pytest
 import torch
 
+from kernels.measure import records
 from model.bench import backend
 from model.config import Precision
 
@@ -33,6 +34,13 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
     assert first.startswith(f"small       3 fp32 {'step' if trains else 'inference'}")
     assert " ratio " in second
     assert "replaced: nothing  FAILED: wrong is " in replaced
+
+
+def test_what_is_recorded_is_not_slower_than_torch_compile():
+    """By replay: a call's time is the host's, and noisy."""
+    rows = records.load(backend.NAME)["rows"]
+    assert len(rows) == 90
+    assert backend.slower(rows, "replay") == []
 
 
 def wrong(gm):

@@ -149,7 +149,7 @@ class Checked(Guarded):
     def holds(self, inputs: Sequence) -> bool:
         for position, (seen, _) in self._seen.items():
             tensor = inputs[position]
-            if tensor.device.type == "cpu" or state(tensor) != seen:
+            if tensor.is_cpu or state(tensor) != seen:
                 if not torch.equal(tensor, self._values[position]):
                     return False
                 # Its memory is kept, so that no other tensor has its address.
@@ -158,6 +158,6 @@ class Checked(Guarded):
 
 
 def state(tensor: Tensor) -> tuple:
-    """What changes when a tensor is replaced or written to. Nobody counts what is written to an inference tensor."""
-    version = object() if tensor.is_inference() else tensor._version
-    return address(tensor), version, tensor.shape, tensor.stride()
+    """What changes when a tensor is replaced or written to. (Shape and strides Dynamo guards.) Nobody counts what is
+    written to an inference tensor."""
+    return address(tensor), object() if tensor.is_inference() else tensor._version

@@ -64,15 +64,15 @@ def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tupl
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
-    """Cells by part: 16 columns against the copy, wider and fewer rows, the backward, the calls' cost."""
+    """Cells by part: 16 columns against the copy, wider and fewer rows, few wide ones, the backward, the calls' cost."""
     for rows in ROWS[: 1 if quick else None]:
         for columns in COLUMNS[: 2 if quick else None]:
             part = "bandwidth" if (rows, columns) == (ROWS[0], COLUMNS[0]) else "forward"
             yield _cell(part, "functional", rows, columns, "float32")
             yield _cell("backward", "backward", rows, columns, "float32")
+    for dtype, form in itertools.product(("float32", "bfloat16"), ("functional", "backward")):
+        yield _cell("few", form, 128, 128, dtype)
     if not quick:
-        for dtype, form in itertools.product(("float32", "bfloat16"), ("functional", "backward")):
-            yield _cell("few", form, 128, 128, dtype)
         for form in ("functional", "backward"):
             yield _cell("half", form, ROWS[0], COLUMNS[0], "bfloat16", ("eager", "triton", "cuda"))
     labels = {"rows": 64, "features": FEATURES, "columns": 16, "dtype": "float32"}
