@@ -64,7 +64,7 @@ def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tupl
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
-    """Cells by part: 16 columns against the copy, wider and fewer rows, few wide ones, the backward, the calls' cost."""
+    """Cells by part: 16 columns against the copy, wider and fewer rows, a few wide rows, the backward, calls."""
     for rows in ROWS[: 1 if quick else None]:
         for columns in COLUMNS[: 2 if quick else None]:
             part = "bandwidth" if (rows, columns) == (ROWS[0], COLUMNS[0]) else "forward"
