@@ -183,8 +183,7 @@ def slower(rows: Iterable[dict], what: str) -> list[dict]:
 
 
 def verdicts(rows: Sequence[dict]) -> list[str]:
-    limit = f"of {len(rows)} take more than {SLOWER} times the fastest peer's"
-    return [f"by {what} {len(slower(rows, what))} {limit}" for what in WAYS]
+    return [f"by {what} {len(slower(rows, what))} of {len(rows)}" for what in WAYS]
 
 
 def record(rows: list[dict]) -> dict:
@@ -213,8 +212,9 @@ def table(results: Path = records.RESULTS) -> str:
 A step is the forward and backward of the MLPs. A call for few rows is the host's time, and `mode="reduce-overhead"` is
 for them: 128 rows of `mlperf` in tf32 take {parts[0]} µs, by this mode {parts[1]}. A whole model in one launch gains
 nothing by it: `main` takes {whole[0]} and {whole[1]}."""]
-    of_cells = ", ".join(verdicts(entry["rows"]))
-    lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Cells: {of_cells}."]
+    counts = " and ".join(verdicts(entry["rows"]))
+    lines += ["", f"Recorded on {entry['GPU']}, torch {entry['torch']}, {entry['date']}. Slower by more than "
+                  f"{100 * (SLOWER - 1):.0f} %: {counts} cells."]
     return "\n".join(lines)
 
 
@@ -238,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, number, precision, trains in itertools.product(*axes, (False, True)):
         rows.append(cell(name, number, precision, trains, options, torch.device("cuda")))
         print(*lines(rows[-1]), sep="\n", flush=True)
-    print(*verdicts(rows), sep="\n")
+    print(f"slower by more than {100 * (SLOWER - 1):.0f} %: {', '.join(verdicts(rows))}")
     if options.save:
         print(records.save(record(rows)))
     return int(any(slower(rows, what) for what in WAYS))
