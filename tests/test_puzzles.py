@@ -41,7 +41,7 @@ def forked_kernel(client, folder: Path, first_cell: str) -> Iterator[None]:
     assert re.findall(r"^(?:from|import) (?!os\b)(\w+)", first_cell, flags=re.M)[0] == "kernels"
     from jupyter_client import AsyncKernelClient
     from jupyter_client.connect import write_connection_file
-    from jupyter_core.utils import run_sync
+    from jupyter_client.utils import run_sync
 
     file, _ = write_connection_file(str(folder / "kernel.json"))
     kernel = client.kc = AsyncKernelClient(connection_file=file)
