@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import shutil
 
 import pytest
@@ -36,6 +37,28 @@ def test_an_exported_dlrm(monkeypatch, style, on_kernels):
         monkeypatch.setattr(dispatch.find(op), "auto_on_cpu", kernel)
     with on_host() if on_kernels else contextlib.nullcontext():
         check_exported(make, ops, shapes, kernels)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_an_exported_mlp_with_a_batch_norm(activation):
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), activation(), nn.Linear(16, 8)).eval()
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(6, 8),), dynamic_shapes=({0: BATCH},))
+    assert [replacement.op for replacement in replace_in(program).replaced] == ["fused_mlp"]
+    file, x = io.BytesIO(), torch.randn(9, 8)
+    torch.export.save(program, file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(x), model(x))
+
+
+@pytest.mark.parametrize(("least", "count"), [(2, 0), (4096, 1), (5000, 1)])
+def test_a_program_for_many_rows_takes_the_kernel(least, count):
+    """One for any number is taken for few, of which cuBLAS is as fast in wide layers."""
+    widths = 8, 600, 600, 1
+    layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(widths)]
+    model, rows = nn.Sequential(*layers).requires_grad_(False), {0: Dim("rows", min=least, max=9000)}
+    program = torch.export.export(model, (torch.randn(6000, 8),), dynamic_shapes=(rows,))
+    assert len(replace_in(program).replaced) == count
 
 
 def check_exported(make, ops, shapes, kernels):

@@ -55,6 +55,13 @@ def relu_of_x_between(m, x):
     return m.b(h) + x.sum()
 
 
+def relu_of_what_was_read(m, x):
+    z = m.a(x)
+    h = torch.relu(m.b(z))
+    z.relu_()
+    return m.a(h) + z
+
+
 def weight_written(m, x):
     h = torch.relu(m.a(x))
     m.w.mul_(0.5)
@@ -249,6 +256,7 @@ DECLINED = {
     ),
     "in_place_between": (lambda: two_layers(in_place_between), "aten.zero_.default writes in place"),
     "relu_of_x_between": (lambda: two_layers(relu_of_x_between), "aten.relu_.default writes in place"),
+    "relu_of_what_was_read": (lambda: two_layers(relu_of_what_was_read), "aten.relu_.default writes in place"),
     "weight_written_between": (
         lambda: Of(weight_written, a=nn.Linear(8, 8), w=torch.randn(8, 8), c=torch.randn(8)),
         "aten.mul_.Tensor writes in place",
@@ -287,6 +295,7 @@ OPTIONS = {
     "autocast_set_by_a_function": {"atol": 0.03, "rtol": 0.03},
     "in_place_between": {"gradients": False},  # which eager refuses
     "relu_of_x_between": {"gradients": False},
+    "relu_of_what_was_read": {"gradients": False},
 }
 
 

@@ -42,7 +42,7 @@ def why_not_folded(node: object) -> str:
     if not is_call(node, aten.batch_norm.default):
         return ""
     if arguments(node)["training"]:
-        return "its mean and variance are the batch's own; by running ones, in eval, it may go into the layer before it"
+        return "its mean and variance are the batch's own; by running ones it may go into the layer before it"
     if value(node).dim() != 2:
         return f"it is of {value(node).dim()} dimensions, and goes into a layer where there are two"
     return "what it is applied to is no layer's own result; of one it goes into the layer"
@@ -53,7 +53,8 @@ def folded(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """The weight [N, K] and the bias [N] of the layer with the BatchNorm in it: s W and s (b - μ) + β."""
-    wide = torch.promote_types(weight.dtype, torch.float32)  # of halves σ² + ε may be zero, and 1 / σ infinite
+    # Halves' σ² + ε may be zero, and 1 / σ infinite. (torch.promote_types would be traced into an exported program.)
+    wide = torch.float32 if weight.dtype.itemsize < 4 else weight.dtype
     scale = torch.rsqrt(variance.to(wide) + epsilon)
     scale = scale if gamma is None else scale * gamma
     shift = -mean.to(wide) if bias is None else bias.to(wide) - mean

@@ -74,7 +74,7 @@ def at_most(size: int | torch.SymInt, limit: float, exported: bool = False) -> b
     if isinstance(size, int):
         return size <= limit
     if TracingContext.try_get() is None:
-        return exported or statically_known_true(size <= limit)
+        return statically_known_true(size <= limit) or (exported and not statically_known_true(size > limit))
     return statically_known_true(size <= limit) if has_range(size) else guard_or_false(size <= limit)
 
 

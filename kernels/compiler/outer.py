@@ -33,8 +33,8 @@ def find(view: View) -> Iterator[Found | Declined]:
             continue
         if layer is None or (c := root_of(layer.x)) is None:
             continue
-        # The layer before a relu is a part of that call; another activation stays, behind the layer's.
-        if layer.activation not in ("identity", "relu") or is_before_relu(node):
+        # The layer before a relu is a part of that call; another activation or a BatchNorm stays, behind the layer's.
+        if layer.activation not in ("identity", "relu") or layer.norm is not None or is_before_relu(node):
             continue
         try:
             yield found(node, layer, c)
@@ -65,8 +65,8 @@ def found(out: fx.Node, layer: mlp.Layer, c: fx.Node) -> Found:
     columns, product = value(c).shape[1], layer.x.args[0]
     if columns < FEWEST:
         raise Miss(f"of {columns} columns, where the kernel saves nothing: it does from {FEWEST} on", out)
-    if layer.bias is None or layer.norm is not None:
-        raise Miss("the layer has no bias, or a BatchNorm behind it", out)
+    if layer.bias is None:
+        raise Miss("the layer has no bias", out)
     dtype = mlp.check_layers(c, [layer], product)
     precision = mlp.precision(value(out))
     if is_full_float32(dtype, precision):

@@ -113,7 +113,7 @@ def input_gradient(gradient, value, ACTIVATION: tl.constexpr):
         e = _exp(-tl.abs(u))  # s (1 - s) = e / (1 + e)², where 1 - s would cancel
         r = _reciprocal(1.0 + e)
         square = value * value
-        if value.dtype == tl.float32:  # whose square may be Inf, and 0 · Inf NaN; float64's is NaN in PyTorch too
+        if value.dtype == tl.float32:  # whose square may be Inf, and 0 · Inf NaN, as PyTorch's own gradient then is
             square = tl.minimum(square, 1e4)
         slope = 1.5957691216057308 + 0.21406444881780076 * square
         return gradient * (tl.where(u < 0, e * r, r) + e * r * r * value * slope)
