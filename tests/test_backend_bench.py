@@ -36,6 +36,14 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
     assert "replaced: nothing  FAILED: wrong is " in replaced
 
 
+def test_the_farthest_of_all_results_counts():
+    ones, zeros, small = torch.ones(4), torch.zeros(4), torch.full((4,), 1e-3)
+    assert backend.farthest([ones, zeros], [ones, zeros]) == 0
+    assert backend.farthest([ones, zeros], [ones, small]) == pytest.approx(1)  # a small gradient that is missing
+    assert backend.farthest([ones, small], [ones, zeros]) > 1
+    assert not backend.farthest([ones, small * torch.nan], [ones, small]) <= 1
+
+
 def test_what_is_recorded_is_not_slower_than_torch_compile():
     """By replay: a call's time is the host's, and noisy."""
     rows = records.load(backend.NAME)["rows"]

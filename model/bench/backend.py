@@ -134,7 +134,8 @@ def cell(
 def farthest(results: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """How far a result is from what is wanted, relative to that: of the one that is farthest, by the norm."""
     pairs = [(result.float(), want.float()) for result, want in zip(results, wanted, strict=True)]
-    return torch.stack([(result - want).norm() / want.norm() for result, want in pairs]).max().item()
+    least = torch.finfo(torch.float32).tiny  # a gradient of zeros is to be one
+    return torch.stack([(result - want).norm() / want.norm().clamp(min=least) for result, want in pairs]).max().item()
 
 
 def by_turns(functions: dict[str, Callable], calls: int, of_one: int = 1) -> dict[str, list[float]]:
