@@ -26,8 +26,8 @@ REPLACED = {
     ("", "MM"): "rtdl_resnet",
     ("M", "M"): "geometric_mlp_plain",
     ("MM", "MM"): "x_transformers",
-    # None has layers that are an MLP of the op's: FM and FFM have none, FTTransformer's are gated, DCN's and ShareBottom's have
-    # no activation between them, and MMOE computes its experts in one einsum.
+    # None has layers that are an MLP of the op's: FM and FFM have none, FTTransformer's are gated, DCN's and
+    # ShareBottom's have no activation between them, and MMOE computes its experts in one einsum.
     ("L", "L"): "ffm rtdl_ft_transformer pangu_FM pangu_DCN pangu_ShareBottom pangu_MMOE",
     ("L", "LM"): "fnfm rechub_wide_and_deep rechub_deep_fm rechub_deep_fm_padded rechub_dcn rechub_dcn_v2"
     " rechub_autoint rechub_din pangu_AOANet",
