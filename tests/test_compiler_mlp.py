@@ -321,7 +321,11 @@ def test_a_look_alike_is_declined_with_its_condition(name):
     make, *conditions = DECLINED[name]
     x = torch.zeros(B, 8) if name.endswith("at_zero") else torch.randn(B, 8)
     recorded = check(make(), (x,), inner="eager", **OPTIONS.get(name, {}))
-    recorded.expect_declined("fused_mlp", *conditions)
+    if name == "autocast_set_by_a_function" and torch.__version__ < "2.12":
+        # Dynamo's graph ends before the call that sets it, and the next one is compiled under what was set.
+        assert recorded.ops == ["fused_mlp"]
+    else:
+        recorded.expect_declined("fused_mlp", *conditions)
 
 
 @pytest.mark.parametrize(

@@ -116,16 +116,14 @@ def test_the_module_is_the_function(pad_to):
 
 
 PAGE = Path(__file__).parent / "fast" / "README.md"
-MULTIPROCESSORS = 132  # of the H200 whose record the page shows
 
 
-def kernel_of(backward: bool, rows: int, columns: int, dtype: str) -> str:
-    """The kernel that kernel.cuh's launch functions took on an H200 for 26 features and these columns when the record
-    was made, since no record says which kernel ran. Today bulk_backward takes any number of tiles."""
+def kernel_of(backward: bool, dtype: str) -> str:
+    """The kernel that kernel.cuh's launch functions take on an H200 for 26 features and these columns, since no record
+    says which one ran."""
     if not backward:
         return "bulk_forward" if dtype == "float32" else "bulk_half"
-    tiles = math.ceil(rows * columns / 256)  # bulk_backward's tile has 16 rows of 16 columns, 8 of 32, and so on
-    return "bulk_backward" if dtype == "float32" and tiles >= MULTIPROCESSORS else "tiled"
+    return "bulk_backward" if dtype == "float32" else "tiled"
 
 
 def recorded_table() -> list[str]:
@@ -141,11 +139,12 @@ def recorded_table() -> list[str]:
         us = [f"{times[key][name]['us_p50']:,.1f}" if name in times[key] else "–"
               for name in ("cuda", "triton", "torch.compile", "eager")]
         share = f"{times[key]['cuda']['percent_of_copy']:.0f}"
-        call = [kernel_of(*key), "backward" if backward else "forward", f"{rows:,}", str(columns), dtype]
+        call = [kernel_of(backward, dtype), "backward" if backward else "forward", f"{rows:,}", str(columns), dtype]
         return f"| {' | '.join([*call, us[0], share, *us[1:]])} |"
 
     order = ("bulk_forward", "bulk_backward", "bulk_half", "tiled")
-    return [line(key) for key in sorted(times, key=lambda key: (order.index(kernel_of(*key)), -key[1], key[2]))]
+    places = {key: (order.index(kernel_of(key[0], key[3])), -key[1], key[2]) for key in times}
+    return [line(key) for key in sorted(places, key=places.get)]
 
 
 def test_the_page_of_the_fast_kernels_says_what_is_recorded():
