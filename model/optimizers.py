@@ -16,6 +16,8 @@ from model.dlrm import DLRM
 from model.table_update import TableUpdate
 from model.tables import FusedTables
 
+MOST_LAUNCHES = 4  # of CapturableSGD, each for a tensor: more take longer than one of all
+
 
 class Optimizers:
     """Two optimizers that step as one.
@@ -202,6 +204,23 @@ class PackedOptimizer:
         return joined
 
 
+class CapturableSGD(SGD):
+    """torch.optim.SGD of few large tensors, whose rate is a scalar on the device: an operation a tensor.
+
+    torch's fused kernel gives a block 65,536 numbers: 8 blocks for a DLRM's two MLPs. Without momentum and maximize.
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                if group["weight_decay"]:
+                    gradient = gradient.add(parameter, alpha=group["weight_decay"])
+                parameter.addcmul_(gradient, group["lr"], value=-1)
+
+
 class CapturableAdagrad(Adagrad):
     """torch.optim.Adagrad for dense gradients, whose step a CUDA graph can hold; torch 2.11 has none.
 
@@ -288,6 +307,8 @@ def _capturable_optimizer(
 ) -> SGD | CapturableAdagrad | Adam:
     rate = torch.tensor(lr, device=parameters[0].device)
     match rule:
+        case Optimizer.SGD if len(parameters) <= MOST_LAUNCHES:
+            return CapturableSGD(parameters, lr=rate, **settings)
         case Optimizer.SGD:  # its fused kernel reads the rate on the device, the others on the host
             return SGD(parameters, lr=rate, fused=True, **settings)
         case Optimizer.ADAGRAD:

@@ -11,6 +11,7 @@ from data.ahead import one_ahead
 from model.config import Precision
 from model.device import autocast, pinned, to
 from model.optimizers import Optimizers
+from model.tables import FusedTables
 
 Batch = tuple[Tensor, ...]  # labels, dense, sparse, and with bags their offsets
 WARM_UP = 3  # full batches before the capture: libraries, compilation, the allocator, the optimizers' state
@@ -38,23 +39,25 @@ def on_the_device(
     sparse: Tensor,
     precision: Precision = Precision.FP32,
     offsets: Tensor | None = None,
+    of_loss: "Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None" = None,
 ) -> Tensor:
-    """What a CUDA graph holds of a step: all of it but the rates' change."""
+    """What a CUDA graph holds of a step: all of it but the rates' change. of_loss: in `loss_and_gradient`'s place."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
         logits = model(dense, sparse) if offsets is None else model(dense, sparse, offsets)
-        loss = F.binary_cross_entropy_with_logits(logits.detach(), labels)
-    # The loss's dtype is what autocast has it computed in.
-    gradient = gradient_of_loss(logits.detach().to(torch.promote_types(logits.dtype, loss.dtype)), labels)
+        loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels)
     logits.backward(gradient)
     optimizer.step()
     return loss
 
 
-def gradient_of_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """(sigmoid(logits) - labels) / B, that of the mean binary cross-entropy: by the operations that autograd takes,
-    without the ones that it begins with and the product with them."""
-    return (torch.sigmoid(logits) - labels).div_(logits.numel())
+def loss_and_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean binary cross-entropy, and its gradient (sigmoid(logits) - labels) / B: by the operations that autograd
+    takes, without the ones that it begins with and the product with them. Eager launches nine kernels for both."""
+    loss = F.binary_cross_entropy_with_logits(logits, labels)
+    # The loss's dtype is what autocast has it computed in.
+    logits = logits.to(torch.promote_types(logits.dtype, loss.dtype))
+    return loss, (torch.sigmoid(logits) - labels).div_(logits.numel())
 
 
 def make_step(
@@ -66,9 +69,16 @@ def make_step(
     cuda_graph: bool = False,
 ) -> Callable[..., Tensor]:
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
-    CUDA graph there may be a fourth, the offsets of bags."""
+    CUDA graph there may be a fourth, the offsets of bags.
+
+    A captured step sorts the tables' ids on a branch of its graph, and has loss and gradient from one kernel, which
+    torch.compile makes at the first step, in some seconds.
+    """
     if cuda_graph:
-        work = partial(on_the_device, model, optimizer, precision=precision)
+        for module in model.modules():
+            if isinstance(module, FusedTables):
+                module.sorts_aside = True
+        work = partial(on_the_device, model, optimizer, precision=precision, of_loss=torch.compile(loss_and_gradient))
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
 
     def step(*batch: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class TableUpdate:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
         self.tables.looked_up.clear()
+        self.tables.sorting.clear()
         self.tables.in_eval = False
 
     @torch.no_grad()
@@ -60,6 +61,7 @@ class TableUpdate:
         """
         (group,) = self.param_groups
         _refuse_what_is_missing(group)
+        self.tables.wait_for_sorts()
         looked_up = self.tables.looked_up.copy()
         del self.tables.looked_up[: len(looked_up)]  # what another thread's backward adds meanwhile stays
         in_eval, self.tables.in_eval = self.tables.in_eval, False
@@ -73,11 +75,11 @@ class TableUpdate:
             return
         if any(one.versions != versions_of(one.rows, one.offsets) for one in looked_up):
             raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and the step")
-        rows, offsets, gradient, _ = joined(looked_up)
-        weight = self.tables.weight
-        batch = (self.tables.row_offsets, rows, gradient, group["lr"], offsets)
+        one = joined(looked_up)
+        weight, how = self.tables.weight, {"sorted_ids": one.sorted_ids, "backend": self.backend}
+        batch = (self.tables.row_offsets, one.rows, one.gradient, group["lr"], one.offsets)
         if self.rule is TableOptimizer.SGD:
-            kernels.embedding_bags_sgd_(weight, *batch, backend=self.backend)
+            kernels.embedding_bags_sgd_(weight, *batch, **how)
             return
         self.state["step"] += 1
         update = (
@@ -85,7 +87,7 @@ class TableUpdate:
             if self.rule is TableOptimizer.ADAGRAD
             else kernels.embedding_bags_rowwise_adagrad_
         )
-        update(weight, self.state["sum"], *batch, eps=group["eps"], backend=self.backend)
+        update(weight, self.state["sum"], *batch, eps=group["eps"], **how)
 
     def state_dict(self) -> dict:
         """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}.

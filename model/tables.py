@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
 import kernels
+from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
 
 
 class BatchedTables(nn.Module):
@@ -58,12 +59,13 @@ class BatchedTables(nn.Module):
 
 class LookUp(NamedTuple):
     """What an update needs to know of a look-up: its arguments, and the gradient of its result, [B, F, D]; versions:
-    the arguments' when they were looked up."""
+    the arguments' when they were looked up; sorted_ids: of embedding_bags_sort, where they were sorted already."""
 
     rows: Tensor
     offsets: Tensor | None
     gradient: Tensor
     versions: tuple[int, ...] = ()
+    sorted_ids: tuple[Tensor, ...] | None = None
 
 
 def versions_of(rows: Tensor, offsets: Tensor | None) -> tuple[int, ...]:
@@ -92,6 +94,8 @@ class FusedTables(BatchedTables):
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
         self.looked_up: list[LookUp] = []
+        self.sorts_aside = False  # whether a captured look-up's ids are sorted on a branch, which `TableUpdate` joins
+        self.sorting: list[torch.cuda.Stream] = []  # the branches that it has not joined yet
         self.in_eval = False  # whether some were looked up in eval() where a gradient is recorded, since the last step
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -118,13 +122,30 @@ class FusedTables(BatchedTables):
                 "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
             )
 
-        versions = versions_of(rows, offsets)
+        versions, sorted_ids = versions_of(rows, offsets), None
+        if self.sorts_aside and embeddings.is_cuda and torch.cuda.is_current_stream_capturing():
+            sorted_ids = self._sort_aside(rows, offsets)
 
         def keep(embeddings: Tensor) -> None:
-            self.looked_up.append(LookUp(rows, offsets, embeddings.grad, versions))
+            self.looked_up.append(LookUp(rows, offsets, embeddings.grad, versions, sorted_ids))
             embeddings.grad = None
 
         embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)
+
+    def _sort_aside(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
+        """The ids in the order of the update, by a branch of the graph that is captured: it hangs on the ids alone, and
+        runs beside forward and backward. `wait_for_sorts` joins it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        self.sorting.append(stream)
+        with torch.cuda.stream(stream):
+            backend = beside("cuda", self.weight)
+            return embedding_bags_sort(rows, self.row_offsets, offsets, len(self.weight), backend=backend)
+
+    def wait_for_sorts(self) -> None:
+        """Have the current stream wait for what `_sort_aside` began."""
+        while self.sorting:
+            torch.cuda.current_stream().wait_stream(self.sorting.pop())
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

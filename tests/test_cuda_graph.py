@@ -13,10 +13,13 @@ import kernels
 from data.criteo import SPARSE
 from model import DLRM, Hash, Preset, fused, preset
 from model import step as stepping
+from model import tables as tables_module
 from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.device import settings
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
+from model.table_update import TableUpdate
+from model.tables import FusedTables, LookUp, versions_of
 
 FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -154,6 +157,27 @@ def assert_same_training(ours, theirs) -> None:
             for name, value in state.items():
                 expected = states[1][part]["state"][index][name]
                 torch.testing.assert_close(value.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("look_ups", [1, 2])
+def test_ids_sorted_on_a_branch_are_waited_for_and_taken(fake_cuda, monkeypatch, look_ups):
+    """On a CPU, with the branch begun by hand; two look-ups are joined, and sorted anew."""
+    monkeypatch.setattr(tables_module, "beside", lambda *_: "eager")
+    weights = []
+    for aside in (False, True):
+        torch.manual_seed(0)
+        tables = FusedTables([5, 7], 4)
+        update = TableUpdate(tables, TableOptimizer.ADAGRAD, 0.1)
+        for _ in range(look_ups):
+            rows = torch.randint(5, (6, 2))
+            gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_aside(rows, None) if aside else None
+            tables.looked_up.append(LookUp(rows, None, gradient, versions_of(rows, None), sorted_ids))
+        update.step()
+        assert tables.sorting == []
+        weights.append(tables.weight)
+    assert torch.equal(*weights)
+    branch = ["side waits for current", "on side"]
+    assert fake_cuda == [*branch * look_ups, *["current waits for side"] * look_ups]
 
 
 @on_gpu

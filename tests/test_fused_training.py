@@ -20,7 +20,7 @@ from model import DLRM, Hash, Preset, preset
 from model import train as training
 from model.checkpoints import load_checkpoint
 from model.config import Kernels, Optimizer, TableOptimizer
-from model.optimizers import CapturableAdagrad, make_optimizer
+from model.optimizers import CapturableAdagrad, CapturableSGD, make_optimizer
 from model.step import train_step
 from model.tables import FusedTables
 
@@ -254,6 +254,25 @@ def test_capturable_adagrad_is_torchs(weight_decay):
         for a, b in zip(theirs, ours, strict=True):
             torch.testing.assert_close(b, a, rtol=0, atol=0)
     assert_same(capturable.state_dict()["state"], adagrad.state_dict()["state"])
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_capturable_sgd_is_torchs(weight_decay):
+    torch.manual_seed(0)
+    theirs, ours = ([torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)), torch.nn.Parameter(torch.ones(4)),
+                     torch.nn.Parameter(torch.ones(2))] for _ in range(2))
+    sgd = torch.optim.SGD(theirs, lr=0.1, weight_decay=weight_decay)
+    capturable = CapturableSGD(ours, lr=torch.tensor(0.1), weight_decay=weight_decay)
+    for step in range(20):
+        sgd.param_groups[0]["lr"] = 0.1 / (1 + step)
+        capturable.param_groups[0]["lr"].fill_(0.1 / (1 + step))
+        for a, b in zip(theirs[:2], ours[:2], strict=True):  # the last has no gradient
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        sgd.step()
+        capturable.step()
+        for a, b in zip(theirs, ours, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))

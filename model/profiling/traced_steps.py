@@ -28,7 +28,7 @@ from model.config import DLRMConfig, Interaction, Kernels, Optimizer, Preset, Ta
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling.recording import WARM_UP, record, step_times, today, versions
-from model.step import GraphedStep, on_the_device
+from model.step import make_step, on_the_device
 
 REPEATS = 5  # processes that a step is timed in
 
@@ -125,7 +125,7 @@ def training_step(chosen: TracedStep, device: torch.device | str) -> tuple[Calla
     if chosen.cuda_graph:
         if torch.device(device).type != "cuda":
             raise UserError(f"{chosen.name}: a CUDA graph needs an NVIDIA GPU, this is the {device}")
-        work = GraphedStep(work, optimizer.advance, chosen.batch_size, torch.device(device))
+        work = make_step(forward, optimizer, chosen.batch_size, torch.device(device), cuda_graph=True)
 
     def step() -> torch.Tensor:
         loss = work(*next(turns))

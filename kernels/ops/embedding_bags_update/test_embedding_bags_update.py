@@ -18,6 +18,7 @@ from ...check import Call, Case, Spec, check
 from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
 from ...dispatch import core
 from ..embedding_bags_sort import op as sort_op
+from ..embedding_bags_sort.op import embedding_bags_sort
 from . import eager, op
 from .op import OP, RULES, _call
 
@@ -317,6 +318,24 @@ class TestUpdates(Contract):
         assert memory[0] == 0
 
     @every_backend
+    @every_rule
+    @pytest.mark.parametrize("bags", [False, True])
+    def test_ids_that_were_sorted_before(self, backend, rule, bags):
+        tables, states, row_offsets, ids, grad = drawn()
+        offsets = torch.arange(ids.numel() + 1, device=DEVICE) if bags else None
+        ids = ids.t().flatten() if bags else ids
+        more = (offsets, "mean") if bags else ()
+        sorted_ids = embedding_bags_sort(ids, row_offsets, offsets, len(tables), mean=bags)
+        arguments = rule, tables, states[rule], row_offsets, ids, grad, 0.1, *more
+        for got, want in zip(
+            updated(backend, *arguments, sorted_ids=sorted_ids), updated(backend, *arguments), strict=True
+        ):
+            assert torch.equal(got, want)
+        for wrong in (tuple(part[:-1] for part in sorted_ids), sorted_ids[:3], (*sorted_ids[:2], ids, ids[:0])):
+            with pytest.raises(ValueError, match="sorted_ids must"):
+                updated(backend, *arguments, sorted_ids=wrong)
+
+    @every_backend
     def test_one_tensor_holds_a_learning_rate_that_changes(self, backend):
         tables, states, row_offsets, ids, grad = drawn()
         rate = torch.tensor(0.0, device=DEVICE)
@@ -430,6 +449,14 @@ class TestUpdates(Contract):
             monkeypatch.setattr(core, "op_is_built", lambda name, by_nvcc=False, built=built: name in built)
             monkeypatch.setattr(runtime, "why_not", lambda what, _, missing=missing: what if what in missing else "")
             assert op.auto() == expected
+
+    def test_auto_is_triton_for_few_narrow_rows(self, monkeypatch):
+        monkeypatch.setattr(op, "triton_runs", lambda: True)
+        sizes = {(2048, 26, 16): True, (16384, 26, 16): True, (65536, 26, 16): False, (2048, 26, 128): False}
+        for shape, is_faster in sizes.items():
+            assert op.is_faster_by_triton(torch.empty(shape, device="meta")) == is_faster
+        monkeypatch.setattr(op, "triton_runs", lambda: False)
+        assert not op.is_faster_by_triton(torch.empty(2048, 26, 16, device="meta"))
 
     @GPU
     @kernel_backend
