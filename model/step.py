@@ -117,7 +117,7 @@ class GraphedStep:
     ):
         self.work, self.advance, self.rows, self.device, self.written = work, advance, rows, device, written
         self.warm_up = WARM_UP  # full batches that still run uncaptured
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device, priority=-1)  # before what is captured on branches
         self.graph: torch.cuda.CUDAGraph | None = None
         self.buffers: Batch
         self.loss: Tensor

@@ -107,24 +107,26 @@ class FusedTables(BatchedTables):
         return self._look_up(torch.cat(list(rows)), offsets)
 
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
+        trains = self.training and torch.is_grad_enabled()
+        sorted_ids = self._sort_aside(rows, offsets) if trains and self._is_to_sort() else None
         embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
-        if self.training and torch.is_grad_enabled():
-            self._expect_gradient(rows, offsets, embeddings)
+        if trains:
+            self._expect_gradient(rows, offsets, embeddings, sorted_ids)
         elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.in_eval = True
         return embeddings
 
     @torch.compiler.disable  # a compiled graph would return what it is to keep
-    def _expect_gradient(self, rows: Tensor, offsets: Tensor | None, embeddings: Tensor) -> None:
+    def _expect_gradient(
+        self, rows: Tensor, offsets: Tensor | None, embeddings: Tensor, sorted_ids: tuple[Tensor, ...] | None
+    ) -> None:
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             raise RuntimeError(
                 f"FusedTables: trains in one process, and torch.distributed has {distributed.get_world_size()}: nobody "
                 "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
             )
 
-        versions, sorted_ids = versions_of(rows, offsets), None
-        if self.sorts_aside and embeddings.is_cuda and torch.cuda.is_current_stream_capturing():
-            sorted_ids = self._sort_aside(rows, offsets)
+        versions = versions_of(rows, offsets)
 
         def keep(embeddings: Tensor) -> None:
             self.looked_up.append(LookUp(rows, offsets, embeddings.grad, versions, sorted_ids))
@@ -132,10 +134,16 @@ class FusedTables(BatchedTables):
 
         embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)
 
+    def _is_to_sort(self) -> bool:
+        """Whether `_sort_aside` is to be captured."""
+        is_plain = self.sorts_aside and self.weight.is_cuda and not torch.compiler.is_compiling()
+        return is_plain and torch.cuda.is_current_stream_capturing()
+
     def _sort_aside(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
         """The ids in the order of the update, by a branch of the graph that is captured: it hangs on the ids alone, and
-        runs beside forward and backward. `wait_for_sorts` joins it."""
-        stream = torch.cuda.Stream()
+        runs where forward and backward, of a higher priority (`GraphedStep`), leave multiprocessors free.
+        `wait_for_sorts` joins it."""
+        stream = torch.cuda.Stream(priority=0)  # the lowest
         stream.wait_stream(torch.cuda.current_stream())
         self.sorting.append(stream)
         with torch.cuda.stream(stream):

@@ -54,7 +54,7 @@ def fake_cuda(monkeypatch) -> list[str]:
         def wait_stream(self, other: "Stream") -> None:
             done.append(f"{self.name} waits for {other.name}")
 
-        def __init__(self, *_, name: str = "side"):
+        def __init__(self, *_, name: str = "side", priority: int = 0):
             self.name = name
 
     @contextmanager

@@ -71,7 +71,9 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
     assert len(ours.parts["mlps"].param_groups[0]["params"]) == 2  # an MLP each
     actual = trained(model, ours)
     # Eager computes with weights as they lie: PyTorch adds up in another order where their rows do not touch.
-    error = {"rtol": 0, "atol": max(ERROR[optimizer], 1e-7 if backend == "eager" else 0)}
+    # CapturableSGD rounds a product that torch's fused kernel, of many parameters, does not.
+    rounds = capturable and optimizer is Optimizer.SGD
+    error = {"rtol": 0, "atol": max(ERROR[optimizer], 1e-7 if backend == "eager" or rounds else 0)}
     torch.testing.assert_close(actual[:2], expected[:2], **error)
     states = [state["mlps"] for *_, state in (actual, expected)]
     torch.testing.assert_close(states[0]["state"], states[1]["state"], **error)

@@ -60,13 +60,14 @@ def _check_columns(op: str, tables: Tensor) -> None:
         raise ValueError(f"{op}: tables must have shape [R, D], D up to {MOST_COLUMNS}; got {list(tables.shape)}")
 
 
-# Up to so many numbers of a gradient, of rows of so many columns, Triton's walk is faster than CUDA's: its programs are
-# more, and shorter. µs on an H200 with the ids sorted before, CUDA / Triton, of 26 features:
+# Triton's walk is faster than CUDA's up to so many numbers of a gradient times its columns (16 at least): its programs
+# are more, and shorter. µs of SGD on an H200 with the ids sorted before, CUDA / Triton, of 26 features:
 #
-#     columns    2,048 rows      16,384          65,536
-#     16         22.7 / 9.3      50.9 / 40.4     130 / 146
-#     128        37.8 / 42.5     161 / 290       499 / 1,126
-TRITON_COLUMNS, TRITON_NUMBERS = 16, 16 << 20
+#     columns    512 rows       2,048          8,192          16,384         32,768
+#     16         19.7 / 5.3     21.1 / 6.9     29.4 / 17.0    51.2 / 39.5    76.9 / 77.6
+#     32         18.8 / 7.0     20.7 / 11.4    41.2 / 33.3    69.3 / 67.9    105 / 127
+#     64         18.2 / 9.9     25.6 / 24.5    64.1 / 98.1    95.3 / 185     158 / 358
+MOST_BY_TRITON = 1 << 28
 
 _runs_cuda: bool | None = None
 
@@ -83,7 +84,7 @@ def auto(*_) -> str:
 
 def is_faster_by_triton(grad: Tensor) -> bool:
     """Whether Triton walks faster than CUDA, and runs; grad: [..., D]."""
-    return grad.shape[-1] <= TRITON_COLUMNS and grad.numel() <= TRITON_NUMBERS and triton_runs()
+    return grad.numel() * max(16, grad.shape[-1]) <= MOST_BY_TRITON and triton_runs()
 
 
 triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
@@ -120,8 +121,8 @@ def embedding_bags_sgd_(
             mean: it needs no gradient, so that it can run before there is one. None: the call sorts.
         backend: "cuda" (which sorts by embedding_bags_sort's CUDA, or where it is not built and there is no nvcc by
             torch.sort), "triton" (by that CUDA if it is built, else by torch.sort),
-            "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for few ids
-            of up to 16 columns (`is_faster_by_triton`), behind the same sort; else Triton; eager on a CPU.
+            "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for small
+            gradients (`is_faster_by_triton`), behind the same sort; else Triton; eager on a CPU.
 
     Occurrences of a row are summed in float32, in ascending position, chunk by chunk: every run gives the same bits. A
     row is updated once a call. A gradient, or weights, that lie in the tables' memory count as they were before the

@@ -327,10 +327,9 @@ class TestUpdates(Contract):
         more = (offsets, "mean") if bags else ()
         sorted_ids = embedding_bags_sort(ids, row_offsets, offsets, len(tables), mean=bags)
         arguments = rule, tables, states[rule], row_offsets, ids, grad, 0.1, *more
-        for got, want in zip(
-            updated(backend, *arguments, sorted_ids=sorted_ids), updated(backend, *arguments), strict=True
-        ):
-            assert torch.equal(got, want)
+        got, want = updated(backend, *arguments, sorted_ids=sorted_ids), updated(backend, *arguments)
+        # Eager adds up on a GPU in an order of its own each time.
+        torch.testing.assert_close(got, want, **({} if backend == "eager" else {"rtol": 0, "atol": 0}))
         for wrong in (tuple(part[:-1] for part in sorted_ids), sorted_ids[:3], (*sorted_ids[:2], ids, ids[:0])):
             with pytest.raises(ValueError, match="sorted_ids must"):
                 updated(backend, *arguments, sorted_ids=wrong)
@@ -450,9 +449,12 @@ class TestUpdates(Contract):
             monkeypatch.setattr(runtime, "why_not", lambda what, _, missing=missing: what if what in missing else "")
             assert op.auto() == expected
 
-    def test_auto_is_triton_for_few_narrow_rows(self, monkeypatch):
+    def test_auto_is_triton_for_small_gradients(self, monkeypatch):
         monkeypatch.setattr(op, "triton_runs", lambda: True)
-        sizes = {(2048, 26, 16): True, (16384, 26, 16): True, (65536, 26, 16): False, (2048, 26, 128): False}
+        sizes = {
+            (65536, 26, 8): True, (16384, 26, 16): True, (65536, 26, 16): False, (8192, 26, 32): True,
+            (16384, 26, 32): False, (2048, 26, 64): True, (8192, 26, 64): False, (2048, 26, 128): False,
+        }
         for shape, is_faster in sizes.items():
             assert op.is_faster_by_triton(torch.empty(shape, device="meta")) == is_faster
         monkeypatch.setattr(op, "triton_runs", lambda: False)
