@@ -64,7 +64,7 @@ OP = Op(
     },
     saves=("x", "packed", "hidden", "out"),
     gradients={"x": like("x"), "packed": _packed_gradient},
-    backends={"triton": "triton", "cuda": "triton"},  # the backward is Triton's
+    backends={"triton": "triton", "cuda": "triton"},  # the backward is triton_launch.py's
     auto=choice.auto,
     fits=budget.fits,
 )

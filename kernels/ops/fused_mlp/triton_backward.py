@@ -5,7 +5,8 @@
 
 Three launches. chain_kernel: a program takes ROWS rows from the last layer to the first, as the forward does the other
 way, and writes each g(l). weights_kernel: a program takes a tile of one layer's weight and a part of the rows; all
-layers are in one grid. The third adds the parts up, always in the same order (kernels/device/column_sum.py).
+layers are in one grid. The third adds the parts up, always in the same order (kernels/device/column_sum.py). In tf32
+the second is CUDA's where NVRTC compiles it (weights.cuh).
 
 In tf32 (kernels/device/tf32.py) g is rounded when it is read, for a bias's gradient is a sum of g as it is; h is as the
 forward kept it, but x and what the forward kept as it is are rounded when they are read; weights are rounded as in the

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...device.column_sum_launch import add_chunks, sum_target
 from ...device.launch import cdiv, empty, interpreted, products_in, triton_functions
-from . import budget
+from . import budget, weights_launch
 from .budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from .packing import elements, hidden_parts, layers, padded
 from .tiles import backward_tile, forward_tile, weight_parts
@@ -105,6 +105,12 @@ def backward(
             BUDGET=tile.budget, STAGES=tile.stages, num_warps=tile.warps,
         )
     if grad_packed is None:
+        return
+    if weights_launch.runs(x.dtype, precision) and not (step or parts):
+        parts, part = weights_launch.parts_of(rows, widths)
+        target = sum_target(grad_packed, parts)
+        weights_launch.weights(x, hidden, grads, target, widths, activation, final_activation, parts, part)
+        add_chunks(target, grad_packed)
         return
     if interpreted() and not step:
         widest = max(max(layer.inputs, layer.outputs) for layer in layers(widths))

@@ -1,0 +1,238 @@
+"""weights.cuh: the weights' gradients by CUDA, on the host; on a GPU test_fused_mlp.py has them in the backward."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ... import runtime
+from ...check.host import run_source as host
+from ...dispatch import nvrtc
+from . import triton_launch, weights_launch
+from .packing import elements, hidden_parts, layers, padded, views
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+# (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths.
+CALLS = [
+    ("13-70-33-1", 13, 77, 1, 96), ("13-70-33-1", 13, 77, 2, 64), ("36-20-4", 40, 200, 4, 64), ("1-1", 1, 1, 1, 32),
+    ("130-129-65", 131, 45, 2, 32), ("64-64", 64, 129, 5, 32), ("5-16-200-3", 8, 40, 1, 64), ("20-12", 20, 0, 1, 0),
+]
+
+
+def drawn(widths: str, columns: int, rows: int, activation: str = "relu") -> tuple[torch.Tensor, ...]:
+    """x, hidden, grads, each in memory of its own; NaN where nothing is to be read, or not to count."""
+    torch.manual_seed(0)
+    parts, (outputs, _, of_hidden) = layers(widths), hidden_parts(widths, activation, "identity")
+    x = torch.full((rows, columns), torch.nan)
+    x[:, : parts[0].inputs] = torch.randn(rows, parts[0].inputs)
+    hidden = torch.full((rows, of_hidden), torch.nan)
+    grads = torch.full((rows, sum(padded(layer.outputs) for layer in parts)), torch.nan)
+    column = 0
+    for i, layer in enumerate(parts):
+        grads[:, column : column + layer.outputs] = torch.randn(rows, layer.outputs)
+        column += padded(layer.outputs)
+        if i + 1 < len(parts):
+            hidden[:, outputs[i] : outputs[i] + layer.outputs] = torch.randn(rows, layer.outputs)
+    return x, hidden, grads
+
+
+def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, activation: str = "relu", move=None):
+    """For each layer, how far weights and biases are from float64, relative to the largest number; padding is zero."""
+    x, hidden, grads = drawn(widths, columns, rows, activation)
+    target = torch.full((parts, elements(widths)), torch.nan)
+    given = (x, hidden, grads) if move is None else move(x, hidden, grads)
+    weights_launch.weights(*given, target, widths, activation, "identity", parts, part)
+    outputs, _, _ = hidden_parts(widths, activation, "identity")
+    found, column, filled = target.double().sum(0), 0, torch.zeros(elements(widths), dtype=torch.float64)
+    for i, (layer, (weight, bias)) in enumerate(zip(layers(widths), views(found, widths), strict=True)):
+        g = grads[:, column : column + layer.outputs].double()
+        h = (x if i == 0 else hidden[:, outputs[i - 1] :])[:, : layer.inputs].double()
+        column += padded(layer.outputs)
+        for got, want in ((weight, g.t() @ h), (bias, g.sum(0))):
+            yield ((got - want).abs().max() / want.abs().max().clamp(min=1e-3)).item()
+    for (weight, bias), (of_weight, of_bias) in zip(views(filled, widths), views(found, widths), strict=True):
+        weight.copy_(of_weight)
+        bias.copy_(of_bias)
+    assert torch.equal(filled, found), "what is filled up is zero"
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_they_are_float64s(monkeypatch, call, activation, backwards):
+    monkeypatch.setattr(host, "backwards", backwards)
+    assert max(differences(*call, activation=activation)) < 2e-3
+
+
+def test_memory_that_is_not_aligned():
+    """x and hidden one number behind a multiple of 16 bytes."""
+
+    def moved(tensor):
+        memory = torch.empty(tensor.numel() + 1)
+        return memory[1:].view(tensor.shape).copy_(tensor)
+
+    for call in (CALLS[2], CALLS[4]):
+        assert max(differences(*call, move=lambda x, hidden, grads: (moved(x), moved(hidden), grads))) < 2e-3
+
+
+def test_an_infinite_gradient_stays_with_its_output():
+    x, hidden, grads = drawn("36-20-4", 36, 50)
+    x[3, 5], grads[3, 7] = torch.inf, torch.inf
+    target = torch.empty(1, elements("36-20-4"))
+    weights_launch.weights(x, hidden, grads, target, "36-20-4", "relu", "identity", 1, 64)
+    (weight, bias), (above, _) = views(target[0], "36-20-4")
+    rows, columns = (~weight.isfinite()).nonzero().unbind(1)
+    assert ((rows == 7) | (columns == 5)).all()
+    assert (~weight[7].isfinite()).all()
+    assert bias.isinf().nonzero().tolist() == [[7]]
+    assert above.isfinite().all()
+    assert target.isfinite().logical_not().sum() == len(rows) + 1
+
+
+def test_the_parts_are_the_shapes():
+    assert weights_launch.parts_of(2048, "367-512-256-1") == (3, 704)
+    assert weights_launch.parts_of(2048, "13-512-256-64-16") == (5, 416)
+    assert weights_launch.parts_of(100, "367-512-256-1") == (1, 128)
+    assert weights_launch.parts_of(0, "13-16") == (1, 0)
+    for widths in ("13-16", "367-512-256-1", "479-1024-1024-512-256-1"):
+        for rows in range(1, 3000, 97):
+            parts, part = weights_launch.parts_of(rows, widths)
+            assert parts * part >= rows > 0
+            assert part % 32 == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300])
+def test_the_backward_takes_it(monkeypatch, rows):
+    """As a GPU's does, the chain by the interpreter; for other numbers and precisions it is Triton's."""
+    if not triton_launch.interpreted():
+        pytest.skip("Triton is not interpreted here")
+    widths, taken = "13-20-4", []
+    x, hidden, _ = drawn(widths, 13, rows)
+    hidden = (hidden.nan_to_num_().view(torch.int32) & ~0x1FFF).view(torch.float32)  # as a forward in tf32 keeps it
+    packed, out, grad_out = torch.randn(elements(widths)), torch.randn(rows, 4), torch.randn(rows, 4)
+
+    def gradient(runs: bool):
+        monkeypatch.setattr(weights_launch, "runs", lambda *given: taken.append(given) or runs)
+        found = torch.full((elements(widths),), torch.nan)
+        triton_launch.backward(grad_out, x, packed, hidden, out, widths, "relu", "identity", "tf32", True, None, found)
+        return found
+
+    torch.testing.assert_close(gradient(True), gradient(False), rtol=1e-3, atol=1e-3)
+    assert taken == [(torch.float32, "tf32")] * 2
+
+
+def test_where_it_runs(monkeypatch):
+    monkeypatch.setattr(weights_launch, "interpreted", lambda: False)
+    monkeypatch.setattr(weights_launch, "architecture", lambda: 90)
+    monkeypatch.setattr(weights_launch, "nvrtc_runs", lambda: True)
+    assert weights_launch.runs(torch.float32, "tf32")
+    assert not weights_launch.runs(torch.float32, "ieee")
+    assert not weights_launch.runs(torch.bfloat16, "tf32")
+    for name, value in (("interpreted", True), ("architecture", 75), ("nvrtc_runs", False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(weights_launch, name, lambda value=value: value)
+            assert not weights_launch.runs(torch.float32, "tf32")
+
+
+# Each is a line of weights.cuh, and what a slip makes of it.
+MUTANTS = [
+    ("row + r < last && c < columns", "row + r <= last && c < columns"),
+    ("copies.wait(weights_stages - 2);", "copies.wait(weights_stages - 1);"),
+    ("__syncthreads();  // the stage is there", "// the stage is there"),
+    ("__syncthreads();  // the stages are done", "// the stages are done"),
+    ("(part * weights_pairs + pair) * 8 + t", "pair * 8 + t + 4"),
+    ("a[0][i / 4].element[i % 4] + a[1][i / 4]", "a[0][i / 4].element[i % 4] + a[0][i / 4]"),
+    ("4 * g + 32 * half;", "4 * g;"),
+    ("n / 32 * 2 + c % 2", "c % 2 * 2 + n / 32"),
+    ("p < weights_pairs; ++p) sum += shared.tiles", "p < weights_pairs - 1; ++p) sum += shared.tiles"),
+    ("p < weights_pairs; ++p) sum += shared.biases", "p < weights_pairs - 1; ++p) sum += shared.biases"),
+    ("exists ? sum : 0.0f", "sum"),
+    ("output + n < layer.outputs ? sum : 0.0f", "sum"),
+    ("blockIdx.y * 1LL * elements", "0LL"),
+    ("input == 0 && n < weights_tile", "n < weights_tile"),
+]
+# These read outside of a tensor, and store nothing of it.
+READERS = [
+    ("row + r < last && c < columns", "row + r < last && c <= columns"),
+    ("layer.filled_outputs - output, row", "weights_tile, row"),
+    ("stride, layer.inputs - input, row", "stride, layer.filled_inputs - input, row"),
+]
+
+
+def mutated(old: str, new: str):
+    """weights_launch.source with this edit of weights.cuh."""
+    header = (runtime.KERNELS / "ops/fused_mlp/weights.cuh").read_text().replace("#pragma once", "")
+    assert header.count(old) == 1, "the mutant is of one line"
+    whole, include = weights_launch.source, '#include "ops/fused_mlp/weights.cuh"'
+
+    def source(*shape):
+        own = whole(*shape)
+        return replace(own, text=own.text.replace(include, header.replace(old, new)))
+
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("old", "new"), MUTANTS, ids=lambda text: text[:30])
+def test_a_mutant_dies(monkeypatch, old, new):
+    monkeypatch.setattr(weights_launch, "source", mutated(old, new))
+    for call in CALLS:
+        for backwards in (False, True):
+            monkeypatch.setattr(host, "backwards", backwards)
+            try:
+                if not max(differences(*call)) < 2e-3:
+                    return
+            except (AssertionError, RuntimeError):
+                return
+    pytest.fail("every call has the right result")
+
+
+UNDER_ASAN = """
+import sys
+from kernels.check.host import run_source as host
+from kernels.ops.fused_mlp import weights_launch
+from kernels.ops.fused_mlp.test_weights import CALLS, differences, mutated
+host.extra_flags = ("-fsanitize=address,undefined", "-fsanitize=bounds-strict", "-fno-sanitize-recover=all", "-g1")
+if sys.argv[1:]:
+    weights_launch.source = mutated(*sys.argv[1:])
+for call in CALLS:
+    for error in differences(*call):
+        assert error < 2e-3, (call, error)
+print("done")
+"""
+
+
+def under_asan(*edit: str) -> subprocess.CompletedProcess:
+    libraries = [
+        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": os.pathsep.join(sys.path)
+    }
+    command = [sys.executable, "-c", UNDER_ASAN, *edit]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_nothing_is_touched_outside_of_a_tensor():
+    done = under_asan()
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", READERS, ids=str)
+def test_a_reader_dies(edit):
+    assert "heap-buffer-overflow" in under_asan(*edit).stderr
+
+
+@pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
+@pytest.mark.parametrize("arch", [80, 90])
+def test_nvrtc_compiles_it(tmp_path, arch):
+    source = weights_launch.source("367-512-256-1", "relu", "identity")
+    nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)
