@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.ahead import one_ahead
+from kernels import runtime
 from model.config import Precision
 from model.device import autocast, pinned, to
 from model.optimizers import Optimizers
@@ -71,14 +72,15 @@ def make_step(
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
 
-    A captured step sorts the tables' ids on a branch of its graph, and has loss and gradient from one kernel, which
-    torch.compile makes at the first step, in some seconds.
+    A captured step sorts the tables' ids on a branch of its graph. Where Triton runs it has loss and gradient from one
+    kernel, which torch.compile makes at the first step, in some seconds.
     """
     if cuda_graph:
         for module in model.modules():
             if isinstance(module, FusedTables):
                 module.sorts_aside = True
-        work = partial(on_the_device, model, optimizer, precision=precision, of_loss=torch.compile(loss_and_gradient))
+        of_loss = None if runtime.why_not("triton", "cuda") else torch.compile(loss_and_gradient)
+        work = partial(on_the_device, model, optimizer, precision=precision, of_loss=of_loss)
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
 
     def step(*batch: Tensor) -> Tensor:
