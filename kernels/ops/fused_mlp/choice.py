@@ -56,7 +56,7 @@ def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.dev
 def takes(
     backend: str, rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> bool:
-    """Whether the backend's kernels take such a call: a forward, and with `keep` the backward, which is triton_launch.py's."""
+    """Whether the backend's kernels take such a call: a forward, and with `keep` the backward, of triton_launch.py."""
     available = launch.shared_memory(device)
     if backend == "eager":
         return True
