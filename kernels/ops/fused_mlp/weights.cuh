@@ -156,7 +156,8 @@ struct WeightsBlock {
         for (int i = int(threadIdx.x); i < weights_tile * weights_tile; i += weights_threads) {
             const int n = i / weights_tile, k = i % weights_tile;
             if (output + n >= layer.filled_outputs || input + k >= layer.filled_inputs) continue;
-            const int c = k % 32 / 4, number = n % 4 * 16 + k % 4 * 4 + n / 32 * 2 + c % 2, of_lane = n % 32 / 4 * 4 + c / 2;
+            const int c = k % 32 / 4, of_lane = n % 32 / 4 * 4 + c / 2;
+            const int number = n % 4 * 16 + k % 4 * 4 + n / 32 * 2 + c % 2;
             float sum = 0.0f;
 #pragma unroll
             for (int p = 0; p < weights_pairs; ++p) sum += shared.tiles[p][k / 32][number][of_lane];
