@@ -88,7 +88,6 @@ def is_faster_by_triton(grad: Tensor) -> bool:
 
 
 triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
-triton_runs._dynamo_marked_constant = True  # torch.compile calls it once, when it traces
 
 
 OP = Op(
@@ -197,7 +196,8 @@ def _call(
     else:
         _check_sorted(op, sorted_ids, indices, offsets, mode)
     keys, positions, bags, lengths = sorted_ids
-    if backend == "auto" and walk == "cuda" and is_faster_by_triton(grad):
+    # A compiled call's sizes may be open, and are not to be guarded.
+    if backend == "auto" and walk == "cuda" and not is_compiling() and is_faster_by_triton(grad):
         walk = "triton"
     ragged = offsets is not None
     OP.call(
