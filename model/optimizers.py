@@ -210,6 +210,9 @@ class CapturableSGD(SGD):
     torch's fused kernel gives a block 65,536 numbers: 8 blocks for a DLRM's two MLPs. Without momentum and maximize.
     """
 
+    def __init__(self, parameters: list[nn.Parameter], lr: Tensor, weight_decay: float = 0.0):
+        super().__init__(parameters, lr=lr, weight_decay=weight_decay)
+
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:

@@ -1,18 +1,17 @@
 """A training step, and the same step as one CUDA graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.ahead import one_ahead
-from kernels import runtime
+from kernels import machine, runtime
 from model.config import Precision
 from model.device import autocast, pinned, to
 from model.optimizers import Optimizers
-from model.tables import FusedTables
+from model.tables import sorting_ahead
 
 Batch = tuple[Tensor, ...]  # labels, dense, sparse, and with bags their offsets
 WARM_UP = 3  # full batches before the capture: libraries, compilation, the allocator, the optimizers' state
@@ -40,13 +39,14 @@ def on_the_device(
     sparse: Tensor,
     precision: Precision = Precision.FP32,
     offsets: Tensor | None = None,
-    of_loss: "Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None" = None,
+    of_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """What a CUDA graph holds of a step: all of it but the rates' change. of_loss: in `loss_and_gradient`'s place."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
         logits = model(dense, sparse) if offsets is None else model(dense, sparse, offsets)
-        loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels)
+        # Contiguous, as the captured buffers are: a compiled function is not to be compiled anew in the capture.
+        loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels.contiguous())
     logits.backward(gradient)
     optimizer.step()
     return loss
@@ -61,6 +61,11 @@ def loss_and_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return loss, (torch.sigmoid(logits) - labels).div_(logits.numel())
 
 
+def why_not_compiled() -> str:
+    """Why torch.compile does not run on this machine's GPU; "" if it does."""
+    return runtime.why_not("triton", "cuda") or machine.why_no_compiler(runtime.path_with_python())
+
+
 def make_step(
     model: nn.Module,
     optimizer: Optimizers,
@@ -72,15 +77,17 @@ def make_step(
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
 
-    A captured step sorts the tables' ids on a branch of its graph. Where Triton runs it has loss and gradient from one
-    kernel, which torch.compile makes at the first step, in some seconds.
+    A captured step sorts the tables' ids on a branch of its graph. Where torch.compile runs it has loss and gradient
+    from one kernel, made at the first step, in some seconds; a batch of another size has them from eager's.
     """
     if cuda_graph:
-        for module in model.modules():
-            if isinstance(module, FusedTables):
-                module.sorts_aside = True
-        of_loss = None if runtime.why_not("triton", "cuda") else torch.compile(loss_and_gradient)
-        work = partial(on_the_device, model, optimizer, precision=precision, of_loss=of_loss)
+        of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)
+
+        def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
+            with sorting_ahead(model):
+                own = of_loss if len(labels) == rows else None
+                return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=own)
+
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
 
     def step(*batch: Tensor) -> Tensor:

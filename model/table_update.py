@@ -48,7 +48,7 @@ class TableUpdate:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
         self.tables.looked_up.clear()
-        self.tables.sorting.clear()
+        self.tables.wait_for_sorts()
         self.tables.in_eval = False
 
     @torch.no_grad()

@@ -8,7 +8,8 @@ All draw the same weights from the same seed, and each loads the state_dict of t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -88,14 +89,15 @@ class FusedTables(BatchedTables):
     each process would train tables of its own. A look-up in training raises where torch.distributed has several.
     """
 
+    sorts_ahead = False  # whether ids are sorted at their look-up, in a capture on a branch; `sorting_ahead` sets it
+
     def __init__(self, rows: Sequence[int], width: int):
         super().__init__(rows, width)
         self.weight.requires_grad_(False)
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
         self.looked_up: list[LookUp] = []
-        self.sorts_aside = False  # whether a captured look-up's ids are sorted on a branch, which `TableUpdate` joins
-        self.sorting: list[torch.cuda.Stream] = []  # the branches that it has not joined yet
+        self.sorting: list[torch.cuda.Stream] = []  # branches of a capture that nobody has joined yet
         self.in_eval = False  # whether some were looked up in eval() where a gradient is recorded, since the last step
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -108,7 +110,8 @@ class FusedTables(BatchedTables):
 
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
         trains = self.training and torch.is_grad_enabled()
-        sorted_ids = self._sort_aside(rows, offsets) if trains and self._is_to_sort() else None
+        sorts = trains and self.sorts_ahead and self.weight.is_cuda and not torch.compiler.is_compiling()
+        sorted_ids = self._sort_ahead(rows, offsets) if sorts else None
         embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
         if trains:
             self._expect_gradient(rows, offsets, embeddings, sorted_ids)
@@ -134,26 +137,40 @@ class FusedTables(BatchedTables):
 
         embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)
 
-    def _is_to_sort(self) -> bool:
-        """Whether `_sort_aside` is to be captured."""
-        is_plain = self.sorts_aside and self.weight.is_cuda and not torch.compiler.is_compiling()
-        return is_plain and torch.cuda.is_current_stream_capturing()
-
-    def _sort_aside(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
-        """The ids in the order of the update, by a branch of the graph that is captured: it hangs on the ids alone, and
-        runs where forward and backward, of a higher priority (`GraphedStep`), leave multiprocessors free.
-        `wait_for_sorts` joins it."""
+    def _sort_ahead(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
+        """The ids in the order of the update, which hangs on them alone. While a graph is captured that is a branch of
+        it: it runs where forward and backward, of a higher priority (`GraphedStep`), leave multiprocessors free."""
+        if not torch.cuda.is_current_stream_capturing():
+            return self._sorted(rows, offsets)
         stream = torch.cuda.Stream(priority=0)  # the lowest
         stream.wait_stream(torch.cuda.current_stream())
         self.sorting.append(stream)
         with torch.cuda.stream(stream):
-            backend = beside("cuda", self.weight)
-            return embedding_bags_sort(rows, self.row_offsets, offsets, len(self.weight), backend=backend)
+            return self._sorted(rows, offsets)
+
+    def _sorted(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
+        backend = beside("cuda", self.weight)
+        return embedding_bags_sort(rows, self.row_offsets, offsets, len(self.weight), backend=backend)
 
     def wait_for_sorts(self) -> None:
-        """Have the current stream wait for what `_sort_aside` began."""
+        """Have the current stream wait for the branches that `_sort_ahead` began."""
         while self.sorting:
             torch.cuda.current_stream().wait_stream(self.sorting.pop())
+
+
+@contextmanager
+def sorting_ahead(model: nn.Module) -> Iterator[None]:
+    """Within it the model's FusedTables sort ids when they look them up. What is captured in it ends as one graph,
+    whether an update took them or not."""
+    tables = [module for module in model.modules() if isinstance(module, FusedTables)]
+    for one in tables:
+        one.sorts_ahead = True
+    try:
+        yield
+    finally:
+        for one in tables:
+            one.sorts_ahead = False
+            one.wait_for_sorts()
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

@@ -169,7 +169,7 @@ def _train(
         Scalars(folders.logs, run.done + 1) as scalars,
         _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
         Signals() as signals,
-        _inductor() if compile else nullcontext(),
+        _inductor() if compile or cuda_graph else nullcontext(),
     ):
         # Not with a profile, which is to show the whole step, nor within a graph, of which the hashes are a part.
         ahead = device.type == "cpu" and not (profile or compile or batches["train"].schema.lists)
@@ -180,7 +180,7 @@ def _train(
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, scalars, signals)
 
-        signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * compile
+        signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * (compile or cuda_graph)
         while run.epoch < config.epochs and not (config.patience and run.stale >= config.patience):
             with Progress(run, scalars, config.batch_size, sync_metrics) as progress:
                 rest = _rest_of_epoch(run, batches["train"])

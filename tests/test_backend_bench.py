@@ -36,12 +36,34 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
     assert "replaced: nothing  FAILED: wrong is " in replaced
 
 
-def test_the_farthest_of_all_results_counts():
+def test_each_result_is_held_to_its_own_limit():
     ones, zeros, small = torch.ones(4), torch.zeros(4), torch.full((4,), 1e-3)
-    assert backend.farthest([ones, zeros], [ones, zeros]) == 0
-    assert backend.farthest([ones, zeros], [ones, small]) == pytest.approx(1)  # a small gradient that is missing
-    assert backend.farthest([ones, small], [ones, zeros]) > 1
-    assert not backend.farthest([ones, small * torch.nan], [ones, small]) <= 1
+    assert backend.errors([ones, zeros], [ones, zeros]) == [0, 0]
+    assert backend.errors([ones, zeros], [ones, small]) == pytest.approx([0, 1])  # a small gradient that is missing
+    assert backend.errors([ones, small], [ones, zeros])[1] > 1
+    assert backend.too_far([ones, small], [ones, small], [1e-4, 1e-4]) == ""
+    failure = backend.too_far([ones, small * 1.1], [ones, small], [1.0, 1e-2])
+    assert failure == "is 1.0e-01 from float64 in result 1, and may be 1.0e-02"
+    assert backend.too_far([ones, small * torch.nan], [ones, small], [1, 1])
+    assert backend.errors([ones + 1e-8], [ones.double()]) == [0]  # in float32 it is one
+    assert backend.errors([ones.double() + 1e-8], [ones.double()]) == pytest.approx([1e-8])
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.5])
+def test_a_result_may_be_off_by_twice_what_eagers_is(monkeypatch, factor):
+    def errors(results, wanted):
+        return [1.0] * len(wanted) if not seen and not seen.append(1) else [factor] * len(wanted)
+
+    seen, ways = [], {"inductor": {"backend": "eager"}, "fused_kernels": {"backend": "eager"}}
+    monkeypatch.setattr(backend, "implementations", lambda autotune: ways)
+    monkeypatch.setattr(backend, "captured", lambda function: function)
+    monkeypatch.setattr(backend, "by_graphs", lambda *arguments: {})
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(backend, "ROUNDS", 1)
+    monkeypatch.setattr(backend, "errors", errors)
+    options = argparse.Namespace(autotune=False, most_rows=50)
+    row = backend.cell("small", 3, Precision.FP32, False, options, torch.device("cpu"))
+    assert (row["match"] == "ok") == (factor < 2)
 
 
 def test_what_is_recorded_is_not_slower_than_torch_compile():

@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from model.device import settings
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
 from model.table_update import TableUpdate
-from model.tables import FusedTables, LookUp, versions_of
+from model.tables import FusedTables, LookUp, sorting_ahead, versions_of
 
 FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -159,25 +159,84 @@ def assert_same_training(ours, theirs) -> None:
                 torch.testing.assert_close(value.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("look_ups", [1, 2])
-def test_ids_sorted_on_a_branch_are_waited_for_and_taken(fake_cuda, monkeypatch, look_ups):
-    """On a CPU, with the branch begun by hand; two look-ups are joined, and sorted anew."""
+@pytest.fixture
+def capturing(fake_cuda, monkeypatch) -> list[str]:
+    """fake_cuda, where a capture is always on, and tables of a CPU sort as those of a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(tables_module, "beside", lambda *_: "eager")
-    weights = []
-    for aside in (False, True):
+    return fake_cuda
+
+
+BRANCH, JOINED = ["side waits for current", "on side"], "current waits for side"
+
+
+@pytest.mark.parametrize("look_ups", [1, 2])
+def test_ids_sorted_on_a_branch_are_waited_for_and_taken(capturing, monkeypatch, look_ups):
+    """On a CPU, with the branch begun by hand; two look-ups are joined, and sorted anew."""
+    weights, taken = [], []
+    update_rows = kernels.embedding_bags_adagrad_
+
+    def noted(*arguments, **named):
+        taken.append(named["sorted_ids"])
+        return update_rows(*arguments, **named)
+
+    monkeypatch.setattr(kernels, "embedding_bags_adagrad_", noted)
+    for ahead in (False, True):
         torch.manual_seed(0)
         tables = FusedTables([5, 7], 4)
         update = TableUpdate(tables, TableOptimizer.ADAGRAD, 0.1)
         for _ in range(look_ups):
             rows = torch.randint(5, (6, 2))
-            gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_aside(rows, None) if aside else None
+            gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_ahead(rows, None) if ahead else None
             tables.looked_up.append(LookUp(rows, None, gradient, versions_of(rows, None), sorted_ids))
         update.step()
         assert tables.sorting == []
         weights.append(tables.weight)
     assert torch.equal(*weights)
-    branch = ["side waits for current", "on side"]
-    assert fake_cuda == [*branch * look_ups, *["current waits for side"] * look_ups]
+    assert taken == [None, sorted_ids if look_ups == 1 else None]
+    assert capturing == [*BRANCH * look_ups, *[JOINED] * look_ups]
+
+
+@pytest.mark.parametrize("end", ["zero_grad", "nothing", "an error"])
+def test_a_branch_is_joined_however_a_step_ends(capturing, end):
+    tables = FusedTables([5, 7], 4)
+    update, model = TableUpdate(tables, TableOptimizer.SGD, 0.1), torch.nn.ModuleDict({"tables": tables})
+    with suppress(KeyError), sorting_ahead(model):
+        assert tables.sorts_ahead
+        tables._sort_ahead(torch.randint(5, (6, 2)), None)
+        if end == "zero_grad":
+            update.zero_grad()
+            assert capturing == [*BRANCH, JOINED]
+        elif end == "an error":
+            raise KeyError
+    assert not tables.sorts_ahead
+    assert capturing == [*BRANCH, JOINED]
+
+
+def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(tables_module, "beside", lambda *_: "eager")
+    FusedTables([5, 7], 4)._sort_ahead(torch.randint(5, (6, 2)), None)
+    assert fake_cuda == []
+
+
+@pytest.mark.parametrize("missing", ["", "a compiler"])
+def test_a_captured_step_sorts_ahead_and_has_a_full_batchs_loss_compiled(fake_cuda, monkeypatch, missing):
+    """of_loss by rows, and whether the tables sort within the work."""
+    shape, seen = replace(preset("mini").model, kernels=Kernels.FUSED), []
+    model = DLRM(shape)
+    monkeypatch.setattr(stepping, "why_not_compiled", lambda: missing)
+    monkeypatch.setattr(torch, "compile", lambda function: "compiled")
+
+    def work(*batch, of_loss):
+        seen.append((len(batch[2]), of_loss, model.sparse_arch.tables.sorts_ahead))
+
+    monkeypatch.setattr(stepping, "on_the_device", work)
+    step = make_step(model, make_optimizer(model, Preset(shape)), ROWS, torch.device("cpu"), cuda_graph=True)
+    for rows in (ROWS, 5):
+        step.work(torch.zeros(rows), torch.zeros(rows, 13), torch.zeros(rows, 4))
+    assert seen == [(ROWS, None if missing else "compiled", True), (5, None, True)]
+    assert not model.sparse_arch.tables.sorts_ahead
 
 
 @on_gpu

@@ -16,7 +16,7 @@ import kernels
 from data.cli import UserError
 from data.dataset import write_dataset
 from kernels import runtime
-from model import DLRM, Hash, Preset, preset
+from model import DLRM, Hash, Preset, optimizers, preset
 from model import train as training
 from model.checkpoints import load_checkpoint
 from model.config import Kernels, Optimizer, TableOptimizer
@@ -273,6 +273,14 @@ def test_capturable_sgd_is_torchs(weight_decay):
         capturable.step()
         for a, b in zip(theirs, ours, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)
+
+
+def test_capturable_sgd_is_for_few_tensors():
+    few, many = ([torch.nn.Parameter(torch.ones(2)) for _ in range(number)] for number in (4, 5))
+    make = partial(optimizers._capturable_optimizer, Optimizer.SGD, lr=0.1)
+    assert [type(make(parameters)) for parameters in (few, many)] == [CapturableSGD, torch.optim.SGD]
+    with pytest.raises(TypeError, match="momentum"):
+        CapturableSGD(few, lr=torch.tensor(0.1), momentum=0.9)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))

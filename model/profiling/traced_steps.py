@@ -121,11 +121,12 @@ def training_step(chosen: TracedStep, device: torch.device | str) -> tuple[Calla
     forward = torch.compile(model, mode=chosen.compile) if chosen.compile else model
     turns = itertools.cycle(batches)
 
-    work = partial(on_the_device, forward, optimizer)
-    if chosen.cuda_graph:
-        if torch.device(device).type != "cuda":
-            raise UserError(f"{chosen.name}: a CUDA graph needs an NVIDIA GPU, this is the {device}")
+    if not chosen.cuda_graph:
+        work = partial(on_the_device, forward, optimizer)
+    elif torch.device(device).type == "cuda":
         work = make_step(forward, optimizer, chosen.batch_size, torch.device(device), cuda_graph=True)
+    else:
+        raise UserError(f"{chosen.name}: a CUDA graph needs an NVIDIA GPU, this is the {device}")
 
     def step() -> torch.Tensor:
         loss = work(*next(turns))

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ... import runtime
+from ...device.launch import interpreted
 from ...dispatch import checks, core
 from ...dispatch.op import Op
 from ...dispatch.signature import Signature
@@ -61,7 +62,8 @@ def _check_columns(op: str, tables: Tensor) -> None:
 
 
 # Triton's walk is faster than CUDA's up to so many numbers of a gradient times its columns (16 at least): its programs
-# are more, and shorter. µs of SGD on an H200 with the ids sorted before, CUDA / Triton, of 26 features:
+# are more, and shorter. µs of SGD on an H200 with the ids sorted before, CUDA / Triton, of 26 features (row-wise
+# Adagrad's cross at more rows):
 #
 #     columns    512 rows       2,048          8,192          16,384         32,768
 #     16         19.7 / 5.3     21.1 / 6.9     29.4 / 17.0    51.2 / 39.5    76.9 / 77.6
@@ -87,7 +89,9 @@ def is_faster_by_triton(grad: Tensor) -> bool:
     return grad.numel() * max(16, grad.shape[-1]) <= MOST_BY_TRITON and triton_runs()
 
 
-triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
+@functools.cache
+def triton_runs() -> bool:
+    return not interpreted() and not runtime.why_not("triton", "cuda")
 
 
 OP = Op(
@@ -117,7 +121,8 @@ def embedding_bags_sgd_(
         learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured
             graph is to see it change. A tensor's value is not looked at, since that would wait for the device.
         sorted_ids: what embedding_bags_sort gave for these indices, row_offsets, offsets, R rows, padding_idx and
-            mean: it needs no gradient, so that it can run before there is one. None: the call sorts.
+            mean: it needs no gradient, so that it can run before there is one. None: the call sorts. Nothing but their
+            numbers of elements is looked at: what was sorted for more rows is written outside of tables.
         backend: "cuda" (which sorts by embedding_bags_sort's CUDA, or where it is not built and there is no nvcc by
             torch.sort), "triton" (by that CUDA if it is built, else by torch.sort),
             "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for small

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -321,18 +322,22 @@ class TestUpdates(Contract):
     @every_rule
     @pytest.mark.parametrize("bags", [False, True])
     def test_ids_that_were_sorted_before(self, backend, rule, bags):
+        """Those of other ids of as many elements: it is their rows that change."""
         tables, states, row_offsets, ids, grad = drawn()
         offsets = torch.arange(ids.numel() + 1, device=DEVICE) if bags else None
-        ids = ids.t().flatten() if bags else ids
+        ids, others = (part.t().flatten() if bags else part for part in (ids, ids.flip(0)))
         more = (offsets, "mean") if bags else ()
-        sorted_ids = embedding_bags_sort(ids, row_offsets, offsets, len(tables), mean=bags)
-        arguments = rule, tables, states[rule], row_offsets, ids, grad, 0.1, *more
-        got, want = updated(backend, *arguments, sorted_ids=sorted_ids), updated(backend, *arguments)
+        sorted_ids = embedding_bags_sort(others, row_offsets, offsets, len(tables), mean=bags)
+
+        def call(indices, **named):
+            return updated(backend, rule, tables, states[rule], row_offsets, indices, grad, 0.1, *more, **named)
+
         # Eager adds up on a GPU in an order of its own each time.
-        torch.testing.assert_close(got, want, **({} if backend == "eager" else {"rtol": 0, "atol": 0}))
+        close = {} if backend == "eager" else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(call(ids, sorted_ids=sorted_ids), call(others), **close)
         for wrong in (tuple(part[:-1] for part in sorted_ids), sorted_ids[:3], (*sorted_ids[:2], ids, ids[:0])):
             with pytest.raises(ValueError, match="sorted_ids must"):
-                updated(backend, *arguments, sorted_ids=wrong)
+                call(ids, sorted_ids=wrong)
 
     @every_backend
     def test_one_tensor_holds_a_learning_rate_that_changes(self, backend):
@@ -459,6 +464,22 @@ class TestUpdates(Contract):
             assert op.is_faster_by_triton(torch.empty(shape, device="meta")) == is_faster
         monkeypatch.setattr(op, "triton_runs", lambda: False)
         assert not op.is_faster_by_triton(torch.empty(2048, 26, 16, device="meta"))
+
+    @every_rule
+    @pytest.mark.parametrize(("chosen", "faster", "walk"), [
+        ("cuda", True, "triton"), ("cuda", False, "cuda"), ("triton", False, "triton"),
+    ])
+    def test_auto_walks_by_what_is_faster_behind_the_same_sort(self, monkeypatch, rule, chosen, faster, walk):
+        tables, states, row_offsets, ids, grad = drawn()
+        sort, asked = embedding_bags_sort(ids, row_offsets, None, len(tables)), []
+        call = mock.Mock(side_effect=lambda backend, *_: asked.append(backend))
+        call.chosen.return_value = chosen
+        monkeypatch.setattr(op.OP, "call", call)
+        monkeypatch.setattr(op, "beside", lambda backend, _: backend)
+        monkeypatch.setattr(op, "embedding_bags_sort", lambda *_, backend: asked.append(backend) or sort)
+        monkeypatch.setattr(op, "is_faster_by_triton", lambda grad: faster)
+        updated("auto", rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+        assert asked == [chosen, walk]
 
     @GPU
     @kernel_backend

@@ -21,8 +21,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is miss
 # (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths.
 CALLS = [
     ("13-70-33-1", 13, 77, 1, 96), ("13-70-33-1", 13, 77, 2, 64), ("36-20-4", 40, 200, 4, 64), ("1-1", 1, 1, 1, 32),
-    ("130-129-65", 131, 45, 2, 32), ("64-64", 64, 129, 5, 32), ("5-16-200-3", 8, 40, 1, 64), ("20-12", 20, 0, 1, 0),
+    ("130-129-65", 131, 45, 2, 32), ("13-20-4", 14, 77, 2, 64), ("64-64", 64, 129, 5, 32), ("5-16-200-3", 8, 40, 1, 64),
+    ("20-12", 20, 0, 1, 0),
 ]
+MOST_OFF = 6e-4, 1e-6  # of weights, by rounding to tf32, which cutting off exceeds; of biases, which are not rounded
 
 
 def drawn(widths: str, columns: int, rows: int, activation: str = "relu") -> tuple[torch.Tensor, ...]:
@@ -43,7 +45,8 @@ def drawn(widths: str, columns: int, rows: int, activation: str = "relu") -> tup
 
 
 def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, activation: str = "relu", move=None):
-    """For each layer, how far weights and biases are from float64, relative to the largest number; padding is zero."""
+    """For each layer, how far weights and biases are from float64, relative to the largest number and to MOST_OFF;
+    padding is zero."""
     x, hidden, grads = drawn(widths, columns, rows, activation)
     target = torch.full((parts, elements(widths)), torch.nan)
     given = (x, hidden, grads) if move is None else move(x, hidden, grads)
@@ -54,8 +57,8 @@ def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, 
         g = grads[:, column : column + layer.outputs].double()
         h = (x if i == 0 else hidden[:, outputs[i - 1] :])[:, : layer.inputs].double()
         column += padded(layer.outputs)
-        for got, want in ((weight, g.t() @ h), (bias, g.sum(0))):
-            yield ((got - want).abs().max() / want.abs().max().clamp(min=1e-3)).item()
+        for got, want, most in ((weight, g.t() @ h, MOST_OFF[0]), (bias, g.sum(0), MOST_OFF[1])):
+            yield ((got - want).abs().max() / want.abs().max().clamp(min=1e-3)).item() / most
     for (weight, bias), (of_weight, of_bias) in zip(views(filled, widths), views(found, widths), strict=True):
         weight.copy_(of_weight)
         bias.copy_(of_bias)
@@ -67,7 +70,7 @@ def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, 
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_they_are_float64s(monkeypatch, call, activation, backwards):
     monkeypatch.setattr(host, "backwards", backwards)
-    assert max(differences(*call, activation=activation)) < 2e-3
+    assert max(differences(*call, activation=activation)) < 1
 
 
 def test_memory_that_is_not_aligned():
@@ -78,7 +81,7 @@ def test_memory_that_is_not_aligned():
         return memory[1:].view(tensor.shape).copy_(tensor)
 
     for call in (CALLS[2], CALLS[4]):
-        assert max(differences(*call, move=lambda x, hidden, grads: (moved(x), moved(hidden), grads))) < 2e-3
+        assert max(differences(*call, move=lambda x, hidden, grads: (moved(x), moved(hidden), grads))) < 1
 
 
 def test_an_infinite_gradient_stays_with_its_output():
@@ -100,10 +103,11 @@ def test_the_parts_are_the_shapes():
     assert weights_launch.parts_of(2048, "13-512-256-64-16") == (5, 416)
     assert weights_launch.parts_of(100, "367-512-256-1") == (1, 128)
     assert weights_launch.parts_of(0, "13-16") == (1, 0)
+    assert weights_launch.parts_of(33893, "13-16") == (212, 160)  # and not 264, of which 52 have no rows
     for widths in ("13-16", "367-512-256-1", "479-1024-1024-512-256-1"):
         for rows in range(1, 3000, 97):
             parts, part = weights_launch.parts_of(rows, widths)
-            assert parts * part >= rows > 0
+            assert (parts - 1) * part < rows <= parts * part
             assert part % 32 == 0
 
 
@@ -149,6 +153,8 @@ MUTANTS = [
     ("(part * weights_pairs + pair) * 8 + t", "pair * 8 + t + 4"),
     ("a[0][i / 4].element[i % 4] + a[1][i / 4]", "a[0][i / 4].element[i % 4] + a[0][i / 4]"),
     ("4 * g + 32 * half;", "4 * g;"),
+    ("__float_as_uint(rounded_to_tf32(x))", "__float_as_uint(x)"),
+    ("biases[i] += a[0][i / 4].element[i % 4]", "biases[i] += rounded_to_tf32(a[0][i / 4].element[i % 4])"),
     ("n / 32 * 2 + c % 2", "c % 2 * 2 + n / 32"),
     ("p < weights_pairs; ++p) sum += shared.tiles", "p < weights_pairs - 1; ++p) sum += shared.tiles"),
     ("p < weights_pairs; ++p) sum += shared.biases", "p < weights_pairs - 1; ++p) sum += shared.biases"),
@@ -159,6 +165,7 @@ MUTANTS = [
 ]
 # These read outside of a tensor, and store nothing of it.
 READERS = [
+    ("layer.of_x ? stride : layer.filled_inputs;", "layer.filled_inputs;"),
     ("row + r < last && c < columns", "row + r < last && c <= columns"),
     ("layer.filled_outputs - output, row", "weights_tile, row"),
     ("stride, layer.inputs - input, row", "stride, layer.filled_inputs - input, row"),
@@ -186,7 +193,7 @@ def test_a_mutant_dies(monkeypatch, old, new):
         for backwards in (False, True):
             monkeypatch.setattr(host, "backwards", backwards)
             try:
-                if not max(differences(*call)) < 2e-3:
+                if not max(differences(*call)) < 1:
                     return
             except (AssertionError, RuntimeError):
                 return
@@ -203,7 +210,7 @@ if sys.argv[1:]:
     weights_launch.source = mutated(*sys.argv[1:])
 for call in CALLS:
     for error in differences(*call):
-        assert error < 2e-3, (call, error)
+        assert error < 1, (call, error)
 print("done")
 """
 

@@ -185,7 +185,6 @@ struct WeightsBlock {
             ask(i + weights_stages - 1);
             multiply(sums, biases, stage(i));
         }
-        copies.wait(0);
         store(sums, biases);
     }
 };

@@ -13,24 +13,26 @@ from ...device.source_launch import Source, launch
 from . import budget
 from .packing import elements, hidden_parts, layers, padded
 
-NAME, TILE, STEP, THREADS = "fused_mlp_weights", 64, 32, 256
-SHARED = 4 * 2 * STEP * (TILE + 8) * 4  # bytes: stages of so many rows of g and of h
+NAME, TILE, STEP, STAGES, THREADS = "fused_mlp_weights", 64, 32, 4, 256
+SHARED = STAGES * 2 * STEP * (TILE + 8) * 4  # bytes: stages of so many rows of g and of h
 
 
 def runs(dtype: torch.dtype, precision: str) -> bool:
-    """Whether the kernel computes it here: products in tf32, on a GPU that has them, where NVRTC compiles for it."""
+    """Whether the kernel computes it here: products in tf32, on a GPU that has them, where NVRTC is there."""
     is_tf32 = dtype == torch.float32 and precision == "tf32"
     return is_tf32 and not interpreted() and architecture() >= 80 and nvrtc_runs()
 
 
-nvrtc_runs = functools.cache(lambda: not runtime.why_not("nvrtc", "cuda"))
+@functools.cache
+def nvrtc_runs() -> bool:
+    return not runtime.why_not("nvrtc", "cuda")
 
 
 def parts_of(rows: int, widths: str) -> tuple[int, int]:
     """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
 
-    As many as run at once on an H200, two blocks a multiprocessor, of 128 rows at least. With the sum of the parts, µs
-    on an H200, Triton's kernel / this one:
+    As many as run at once on an H200, two blocks a multiprocessor, of some 128 rows at least. With the sum of the
+    parts, µs on an H200, Triton's kernel / this one:
 
         rows                          512          2,048        16,384
         367-512-256-1                 19.9 / 16.3  45.9 / 36.0  322 / 233
@@ -38,8 +40,9 @@ def parts_of(rows: int, widths: str) -> tuple[int, int]:
         479-1024-1024-512-256-1       74.7 / 57.7  275 / 194
     """
     tiles = budget.weight_tiles(widths, TILE)[-1]
-    parts = max(1, min(2 * budget.PROCESSORS // tiles, cdiv(rows, 128)))
-    return parts, STEP * cdiv(cdiv(rows, parts), STEP)
+    most = max(1, min(2 * budget.PROCESSORS // tiles, cdiv(rows, 128)))
+    part = STEP * cdiv(cdiv(rows, most), STEP)
+    return (cdiv(rows, part) if rows else 1), part
 
 
 def weights(
@@ -71,7 +74,8 @@ using Arguments = fused_mlp::WeightsCall;
 __constant__ constexpr fused_mlp::WeightsLayer layers[] = {{
 {chr(10).join(rows)}
 }};
-static_assert(fused_mlp::weights_shared == {SHARED}, "so says weights_launch.py");
+static_assert(fused_mlp::weights_shared == {SHARED} && fused_mlp::weights_threads == {THREADS} &&
+              fused_mlp::weights_tile == {TILE} && fused_mlp::weights_rows == {STEP}, "so says weights_launch.py");
 
 extern "C" __global__ void __launch_bounds__({THREADS}, 2)
 {NAME}(const __grid_constant__ Arguments given) {{
