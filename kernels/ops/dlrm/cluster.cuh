@@ -99,7 +99,7 @@ constexpr ClusterLayer cluster_layer(const fused_mlp::Chain& chain, const Model&
     layer.warp_halves = divided(layer.block_halves, layer.parts);
     layer.tiles = cut == Cut::rows ? 1 : n_tiles;
     layer.warp_tiles = layer.parts == 1 && groups > 1 ? divided(layer.tiles, groups) : layer.tiles;
-    layer.is_kept = cut == Cut::rows && !layer.is_plain && own.jobs * own.slots * fused_mlp::fragment_bytes <= most_kept;
+    layer.is_kept = cut == Cut::rows && !layer.is_plain && 1LL * own.jobs * own.slots * fused_mlp::fragment_bytes <= most_kept;
     const bool is_on_chip = layer.is_kept || layer.is_plain || plan.resident == l;
     layer.held = is_on_chip ? 0 : smaller(layer.warp_jobs * layer.warp_halves, most_held);
     // The state of what it reads is its own choice at an MLP's beginning, else what the layer before leaves.
