@@ -1,5 +1,5 @@
-"""DLRM's forward by clusters of blocks that share the weights, for batches of few tiles: how a model's layers are cut, what
-of it fits, and the source of the kernel (cluster.cuh)."""
+"""DLRM's forward by clusters of blocks that share the weights, for batches of few tiles: how a model's layers are cut,
+what of it fits, and the source of the kernel (cluster.cuh)."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ class Clusters(Tiles):
 
     @property
     def shared_bytes(self) -> int:
-        """The arguments, the biases and a barrier; of each layer what it reads, sums of blocks, and weights that are kept;
-        sums of warps, the vectors, and the resident weights."""
+        """The arguments, the biases and a barrier; of each layer what it reads, sums of blocks, and weights that are
+        kept; sums of warps, the vectors, and the resident weights."""
         size, own_rows, layers = self.dtype.itemsize, self.rows // BLOCKS, self.layers
         parts = [8 * (7 + 6 * self.shape.features), self.biases * size, 16]
         for i, layer in enumerate(layers):
@@ -195,8 +195,8 @@ def resident_clusters(multiprocessors: int) -> int:
 def clusters_for(
     shape: Shape, dtype: torch.dtype, shared_bytes: int, batch: int, multiprocessors: int
 ) -> Clusters | None:
-    """With the fewest rows with which all tiles of a batch run at once, a cluster each; None: there are more, or the model
-    does not fit."""
+    """With the fewest rows with which all tiles of a batch run at once, a cluster each; None: there are more, or the
+    model does not fit."""
     for rows in ROWS:
         if cdiv(batch, rows) <= resident_clusters(multiprocessors):
             design = Clusters.of(shape, dtype, rows, shared_bytes)
@@ -227,7 +227,8 @@ struct Net {{
     {clusters.resident}}};
 }};
 using Block = dlrm::ClusterBlock<T, {clusters.rows // 8}, {shape.features}, Net>;
-static_assert(Block::net.shared_bytes == {clusters.shared_bytes} && Block::net.fragments == {clusters.fragments}, "so says cluster.py");
+static_assert(Block::net.shared_bytes == {clusters.shared_bytes}, "so says cluster.py");
+static_assert(Block::net.fragments == {clusters.fragments}, "so says tile.py");
 
 extern "C" __global__ void __cluster_dims__({BLOCKS}, 1, 1) __launch_bounds__(fused_mlp::direct_threads, 1)
 {CLUSTERS}(const __grid_constant__ Arguments given) {{
