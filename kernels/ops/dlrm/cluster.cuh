@@ -34,10 +34,11 @@ constexpr int most_kept = 8192;  // bytes of a layer that is cut by rows and lie
 
 enum class Cut { whole, outputs, inputs, rows };
 
-// resident: the layer whose weights lie on chip, or -1.
+// resident: the layer whose weights lie on chip, or -1. laid_out: the launch before does not write the fragments.
 struct Plan {
     Cut cuts[fused_mlp::most_layers];
     int resident;
+    bool laid_out = false;
 };
 
 struct ClusterLayer {
@@ -573,14 +574,21 @@ struct ClusterBlock {
             *reinterpret_cast<T*>(input<0>(i / x_columns, i % x_columns * size)) = fused_mlp::as_input<T, !takes_all_bits<0>>(x);
     }
     __device__ BulkLoads& loads() const { return *reinterpret_cast<BulkLoads*>(memory + net.loads); }
-    // What hangs on no tile. Until the launch before has ended nothing is read of the fragments: it may still write them.
+    // What hangs on no tile. Until the launch before has ended it may still write the fragments, and nothing is read of
+    // them: or, where they are laid out, what else it may write.
     __device__ void begin_all(Weights<0>& first, Weights<1>& second) {
-        wait_for_predecessor();
+        using Word = unsigned long long;
+        each<int(sizeof of / sizeof(Word))>(lane() * warps + warp, [&](int i) {
+            reinterpret_cast<Word*>(memory + net.near)[i] = reinterpret_cast<const Word*>(&of)[i];
+        });
+        if (net.resident >= 0 && thread == 0) loads().init(1);
+        if (!Net::plan.laid_out) wait_for_predecessor();
         let_successor_begin();
         begin<0>(first), begin<1>(second);
         copy<net.bias_bytes>(net.biases, reinterpret_cast<const char*>(of.net.fragments + net.first_bias));
         copy_kept<0>();
         copies.commit();
+        if (Net::plan.laid_out) wait_for_predecessor();
     }
     template <int bytes>
     __device__ void copy(int to, const char* from) {
@@ -591,17 +599,11 @@ struct ClusterBlock {
         if constexpr (layer<l>.is_kept) copy<layer<l>.jobs * layer<l>.slots * fragment_bytes>(layer<l>.place, fragments<l>());
         if constexpr (l + 1 < net.count) copy_kept<l + 1>();
     }
-    __device__ void begin_block() {
-        using Word = unsigned long long;
-        constexpr int words = int(sizeof of / sizeof(Word));
-        for (int i = lane() * warps + warp; i < words; i += threads)
-            reinterpret_cast<Word*>(memory + net.near)[i] = reinterpret_cast<const Word*>(&of)[i];
-        if (net.resident >= 0 && thread == 0) loads().init(1);
-    }
     __device__ void run() {
         if (net.exchanges) cluster.arrive();  // the barrier of before_exchange
         Weights<0> first;
         Weights<1> second;
+        if (Net::plan.laid_out) begin_all(first, second);
         const int clusters = int(of.net.clusters);
         for (int tile = Cluster::block() / cluster_blocks; tile < tiles; tile += clusters, is_first = false) {
             first_row = (long long)tile * rows;
@@ -611,7 +613,7 @@ struct ClusterBlock {
             T x[x_asked];
 #pragma unroll
             for (int i = 0; i < x_asked; ++i) x[i] = x_of(thread + i * threads);
-            if (is_first) begin_block(), begin_all(first, second);
+            if (is_first && !Net::plan.laid_out) begin_all(first, second);
 #pragma unroll
             for (int i = 0; i < x_asked; ++i) put_x(thread + i * threads, x[i]);
             if constexpr (x_turns > x_asked)

@@ -148,9 +148,11 @@ def _given(state: str, cut: str, layers: tuple[Layer, ...], own_rows: int, is_fi
 
 @dataclass(frozen=True)
 class Clusters(Tiles):
-    """The kernels for a model; rows: of a tile, one of ROWS. resident: the layer whose weights lie on chip, or -1."""
+    """The kernels for a model; rows: of a tile, one of ROWS. resident: the layer whose weights lie on chip, or -1.
+    laid_out: the launch before writes no fragments, so that they are read while it ends."""
 
     resident: int = -1
+    laid_out: bool = False
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -224,7 +226,8 @@ struct Net {{
     }};
     static constexpr dlrm::Plan plan = {{
     {{{cuts}}},
-    {clusters.resident}}};
+    {clusters.resident}, {str(clusters.laid_out).lower()},
+    }};
 }};
 using Block = dlrm::ClusterBlock<T, {clusters.rows // 8}, {shape.features}, Net>;
 static_assert(Block::net.shared_bytes == {clusters.shared_bytes}, "so says cluster.py");
