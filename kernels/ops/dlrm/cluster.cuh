@@ -500,7 +500,8 @@ struct ClusterBlock {
         }
     }
     // [v_0, pairs] of the own rows, to what the top MLP reads.
-    __device__ void interact() {
+    template <class Later>
+    __device__ void interact(Later begin_later) {
         find_thread();
         constexpr int l = net.bottom;
         constexpr int columns = layer<l>.inputs, covered = layer<l>.halves * (half_bytes / size);
@@ -518,11 +519,12 @@ struct ClusterBlock {
             own().give_others(i, columns, covered, put);
         }
         __syncthreads();
-        if constexpr (!layer<l>.is_full) return;
         find_thread();
+        if constexpr (!layer<l>.is_full) return begin_later();
         before_exchange<3 * l - 1>();
         give<l, false, layer<l>.halves * (half_bytes / 16)>(0);
         cluster.arrive();
+        begin_later();
         cluster.wait();
     }
     // Layer l and those behind it, with the weights of the first two of them on their way.
@@ -530,11 +532,14 @@ struct ClusterBlock {
     __device__ void run_from(Weights<l>& weights, Weights<l + 1>& next, Weights<0>& first, Weights<1>& second,
                              const long long (&ids)[Own::rows_of_warp], bool ends) {
         Weights<l + 2> later;
-        run_layer<l>(weights, [&] {
+        auto begin_later = [&] {
             if constexpr (l + 2 < net.count) begin<l + 2>(later);
             else if constexpr (l + 2 == net.count) ends ? void(first = {}) : begin<0>(first);
             else ends ? void(second = {}) : begin<1>(second);
-        });
+        };
+        // Loads on their way hold up what warps read on chip: before the pairs they can wait.
+        if constexpr (l + 1 == net.bottom) run_layer<l>(weights, [] {});
+        else run_layer<l>(weights, begin_later);
         if constexpr (l + 1 == net.count) return;
         if constexpr (l == 0) {
             find_thread();
@@ -553,7 +558,7 @@ struct ClusterBlock {
             cluster.arrive();
             cluster.wait();
         }
-        if constexpr (l + 1 == net.bottom) interact();
+        if constexpr (l + 1 == net.bottom) interact(begin_later);
         if constexpr (l + 1 < net.count) run_from<l + 1>(next, later, first, second, ids, ends);
     }
 
