@@ -371,18 +371,15 @@ struct ClusterBlock {
         find_thread();
         constexpr int l = net.bottom;
         constexpr int columns = layer<l>.inputs, covered = layer<l>.halves * (half_bytes / size);
-        constexpr int shares = Net::model.tables < 16 ? 1 : 2;  // warps that share a row
+        // Warps that share a row: one has what are no pairs, each of the others a tile of the products.
+        constexpr int shares = 1 + (Net::model.tables < 16 ? 2 : 6);
         for (int number = warp; number < shares * n_tiles; number += warps) {
-            const int i = number / shares, place = own_place<l>(i);
+            const int i = number / shares, share = number % shares - 1, place = own_place<l>(i), m = share >= 2;
             auto put = [&](int column, T value) {
                 *reinterpret_cast<T*>(input<l>(place, column * size)) = fused_mlp::as_input<T, !takes_all_bits<l>>(value);
             };
-            if (number % shares) {
-                own().template meet<1>(i, put);
-                continue;
-            }
-            own().template meet<0>(i, put);
-            own().give_others(i, columns, covered, put);
+            if (share < 0) own().give_others(i, columns, covered, put);
+            else own().meet(i, m, share - 2 * m, put);
         }
         __syncthreads();
         find_thread();

@@ -207,20 +207,32 @@ struct Vectors {
     // --------------------------------------------------------------------------------------------------- interaction
 
     __device__ static unsigned rounded(unsigned x) { return __float_as_uint(rounded_to_tf32(__uint_as_float(x))); }
-    // A row's pairs of vectors 16 m … 16 m + 15 with those before them: give(column, value), behind those of vector 0.
+    // Of row i, 16 bytes of vector 8 j + g, from byte k on.
+    __device__ uint4 operand(int i, int j, int k) const {
+        const int vectors = model.tables + 1, own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
+        uint4 v = k < columns * int(sizeof(T)) ? *reinterpret_cast<const uint4*>(vector(i, own) + k) : uint4{};
+        if constexpr (sizeof(T) == 4) v = {rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w)};
+        return v;
+    }
+    // Products of vectors 16 m … with 8 n …, those before them: give(column, value), behind the columns of vector 0.
+    template <class Give>
+    __device__ void give_pairs(int m, int n, const float (&sums)[4], Give give) const {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
+            if (other < one && one <= model.tables) give(columns + one * (one - 1) / 2 + other, narrow<T>(sums[e]));
+        }
+    }
+    // A row's pairs of vectors 16 m … 16 m + 15 with all those before them.
     template <int m, class Give>
     __device__ void meet(int i, Give give) const {
         constexpr int tiles = 2 * m + 2;
-        const int vectors = model.tables + 1, bytes = columns * int(sizeof(T));
+        const int bytes = columns * int(sizeof(T));
         float sums[tiles][4] = {};
         for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
             uint4 v[tiles];
 #pragma unroll
-            for (int j = 0; j < tiles; ++j) {
-                int own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
-                v[j] = k < bytes ? *reinterpret_cast<const uint4*>(vector(i, own) + k) : uint4{};
-                if constexpr (sizeof(T) == 4) v[j] = {rounded(v[j].x), rounded(v[j].y), rounded(v[j].z), rounded(v[j].w)};
-            }
+            for (int j = 0; j < tiles; ++j) v[j] = operand(i, j, k);
             const uint4 &one = v[tiles - 2], &other = v[tiles - 1];
             const unsigned begin[4] = {one.x, other.x, one.y, other.y}, end[4] = {one.z, other.z, one.w, other.w};
 #pragma unroll
@@ -229,12 +241,20 @@ struct Vectors {
             for (int n = 0; n < tiles; ++n) multiply_step<T>(sums[n], end, v[n].z, v[n].w);
         }
 #pragma unroll
-        for (int n = 0; n < tiles; ++n)
+        for (int n = 0; n < tiles; ++n) give_pairs(m, n, sums[n], give);
+    }
+    // The same with vectors 8 n … 8 n + 7 alone, where there are warps for it.
+    template <class Give>
+    __device__ void meet(int i, int m, int n, Give give) const {
+        float first[4] = {}, second[4] = {};
+        for (int k = 16 * t; k - 16 * t < columns * int(sizeof(T)); k += fused_mlp::half_bytes) {
+            const uint4 one = operand(i, 2 * m, k), other = operand(i, 2 * m + 1, k), v = operand(i, n, k);
+            multiply_step<T>(first, {one.x, other.x, one.y, other.y}, v.x, v.y);
+            multiply_step<T>(second, {one.z, other.z, one.w, other.w}, v.z, v.w);
+        }
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
-                if (other < one && one < vectors) give(columns + one * (one - 1) / 2 + other, narrow<T>(sums[n][e]));
-            }
+        for (int e = 0; e < 4; ++e) first[e] += second[e];
+        give_pairs(m, n, first, give);
     }
     // What a row's interaction begins with, vector 0, and the zeros up to `covered` behind its end.
     template <class Give>
