@@ -290,7 +290,7 @@ struct Long {
     static constexpr dlrm::Plan plan = {{whole, rows, rows, outputs, inputs, outputs, inputs}, 5};
 };
 struct OneExchange {
-    static constexpr const char *bottom = "1300-16", *top = "512-3";
+    static constexpr const char *bottom = "2100-16", *top = "512-3";
     static constexpr int tables = 31;
     static constexpr dlrm::Plan plan = {{rows, outputs}, 1};
 };
