@@ -49,21 +49,52 @@ public:
         grid_barrier();
 #endif
     }
-    // 16 bytes to the place of `own` in another block's dynamic shared memory.
+    // The barrier in two halves: what a thread does between them hangs on no other block, and is seen by none before it
+    // comes to the next barrier. On the host all of it is in the second half.
+    __device__ void arrive() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+    }
+    __device__ void wait() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#elif !defined(__CUDACC__)
+        grid_barrier();
+#endif
+    }
+    // A number, or 16 bytes, to the place of `own` in another block's dynamic shared memory.
+    __device__ void store([[maybe_unused]] float* own, [[maybe_unused]] int other, [[maybe_unused]] float value) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_in(other, own)), "f"(value) : "memory");
+#elif !defined(__CUDACC__)
+        *place_in(other, own) = value;
+#endif
+    }
     __device__ void store([[maybe_unused]] uint4* own, [[maybe_unused]] int other, [[maybe_unused]] uint4 value) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        unsigned address = unsigned(__cvta_generic_to_shared(own));
-        asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(other));
-        asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
-                     "r"(value.z), "r"(value.w)
+        asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(other, own)), "r"(value.x),
+                     "r"(value.y), "r"(value.z), "r"(value.w)
                      : "memory");
 #elif !defined(__CUDACC__)
-        char* memory = static_cast<char*>(cuda_on_host::cluster_memory[other]);
-        *reinterpret_cast<uint4*>(memory + (reinterpret_cast<char*>(own) - dynamic_shared<char>())) = value;
+        *place_in(other, own) = value;
 #endif
     }
 
 private:
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __device__ static unsigned address_in(int other, const void* own) {
+        unsigned address = unsigned(__cvta_generic_to_shared(own));
+        asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(other));
+        return address;
+    }
+#elif !defined(__CUDACC__)
+    template <class T>
+    static T* place_in(int other, T* own) {
+        char* memory = static_cast<char*>(cuda_on_host::cluster_memory[other]);
+        return reinterpret_cast<T*>(memory + (reinterpret_cast<char*>(own) - dynamic_shared<char>()));
+    }
+#endif
     __device__ static int rank_of_block() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         int rank;

@@ -16,7 +16,8 @@ class Source:
     """A kernel's text, of device code alone; headers of this project it includes by their paths in kernels/.
 
     name: of the kernel, which is extern "C". threads: a block; shared: bytes of dynamic shared memory a block. waits:
-    whether it calls wait_for_predecessor before it touches memory, so that it may be launched early.
+    whether it calls wait_for_predecessor before it touches memory, so that it may be launched early. cluster: blocks of
+    a cluster, of which the text says it too (__cluster_dims__), so that a launch need not.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Source:
     threads: int
     shared: int = 0
     waits: bool = False
+    cluster: int = 1
 
 
 def headers_of(text: str) -> tuple[tuple[str, str], ...]:

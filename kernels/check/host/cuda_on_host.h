@@ -40,6 +40,7 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #ifdef CUDA_ON_HOST_RESIDENT_BLOCKS
 #define __shared__ static thread_local
 #else

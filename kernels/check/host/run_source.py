@@ -21,8 +21,7 @@ extern "C" const char* launch(unsigned x, unsigned y, unsigned z, const void* ar
     cuda_on_host::backwards = backwards;
     cudaError_t error = set_shared_memory_limit({name}, {shared});
     if (error == cudaSuccess)
-        error = launch_kernel({name}, dim3(x, y, z), dim3({threads}), {shared}, nullptr,
-                              *static_cast<const Arguments*>(arguments));
+        error = {launch}, dim3({threads}), {shared}, nullptr, *static_cast<const Arguments*>(arguments));
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }}
 """
@@ -43,7 +42,10 @@ def run(source: Source, grid: Sequence[int], numbers: Sequence[int]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _library(source: Source, extra: tuple[str, ...]) -> ctypes.CDLL:
-    text = source.text + LAUNCH.format(name=source.name, shared=source.shared, threads=source.threads)
+    launch = f"launch_kernel({source.name}, dim3(x, y, z)"
+    if source.cluster > 1:
+        launch = f"launch_clusters({source.name}, int(x) / {source.cluster}, {source.cluster}"
+    text = source.text + LAUNCH.format(name=source.name, shared=source.shared, threads=source.threads, launch=launch)
     library = BUILD / f"{source.name}-{_key(text, extra)}.so"
     if not library.exists():
         # Most of a compilation reads the headers, which are the same for every shape.

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
 from ...device.source_launch import Elements, Source, Stride, launch
 from ...dispatch.address import address
+from .cluster import BLOCKS, Clusters, clusters_for, clusters_source, resident_clusters
 from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
@@ -50,10 +51,13 @@ def forward(
             *offsets, *counts, *weights, *biases, out, report, rows,
         )
     fragments = write_fragments(design, dense, weights, biases)
-    blocks = min(cdiv(rows, design.rows), multiprocessors())
+    sharing = isinstance(design, Clusters)  # blocks of a cluster; else each is one of its own
+    program, blocks = (clusters_source(design), BLOCKS) if sharing else (tiles_source(design), 1)
+    most = resident_clusters(multiprocessors()) if sharing else multiprocessors()
+    clusters = min(cdiv(rows, design.rows), most)
     none = [0] * len(tables)
     launch(
-        tiles_source(design), (blocks,), dense, out, fragments, rows, inputs, blocks, *tables, *heights, *indices,
+        program, (clusters * blocks,), dense, out, fragments, rows, inputs, clusters, *tables, *heights, *indices,
         *map(Stride, indices), *(offsets or none), *(counts or none), report,
     )
 
@@ -76,8 +80,8 @@ def design_of(
     shape: Shape, dtype: torch.dtype, precision: str, arch: int, shared_bytes: int, batch: int = 1, blocks: int = 1
 ) -> Shape | Tiles | str:
     """By what a model is computed on a GPU of sm_<arch> with so much shared memory a block: its Shape for a row a lane,
-    in float32, whatever the precision; Tiles for such a batch, of which so many run at once, in tf32 or halves; or why
-    by neither, which hangs on no batch."""
+    in float32, whatever the precision; in tf32 or halves Tiles for such a batch, of which so many run at once, and of a
+    batch whose tiles are few Clusters; or why by neither, which hangs on no batch."""
     if dtype == torch.float32:
         if not (why := shape.why_not()):
             return shape
@@ -86,8 +90,10 @@ def design_of(
     if arch < 80:
         return f"tf32 and halves take the tensor cores of sm_80 or later; this is sm_{arch}"
     tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
-    why = tiles.why_not(shared_bytes)
-    return f"the model does not fit into one kernel: {why}" if why else tiles
+    if why := tiles.why_not(shared_bytes):
+        return f"the model does not fit into one kernel: {why}"
+    clusters = clusters_for(shape, dtype, shared_bytes, batch, blocks) if arch >= 90 else None
+    return clusters or tiles
 
 
 @functools.cache

@@ -1,5 +1,6 @@
-// The tiled kernel of a whole DLRM against float64 loops: tiles, clusters, one id a row and bags, bad ids.
-#include "tile.cuh"
+// The tiled kernel of a whole DLRM, and the one whose clusters share the weights, against float64 loops: tiles, clusters,
+// one id a row and bags, bad ids.
+#include "cluster.cuh"
 
 #include <algorithm>
 
@@ -178,8 +179,8 @@ private:
     }
 };
 
-template <class T>
-void check(testing::Report& report, const Problem& p, const Case<T>& c) {
+template <class T, class Launch>
+void check(testing::Report& report, const Problem& p, const Case<T>& c, const char* design, Launch launch_it) {
     Buffer<T> x(c.x, p.apart), bottom_packed(c.bottom_packed), top_packed(c.top_packed), tables(c.tables, p.apart);
     Buffer<T> fragments(fused_mlp::fragments_size<T>(fused_mlp::Chain().append(c.bottom).append(c.top)));
     cudaError_t made = fused_mlp::launch_fragments<T>({{bottom_packed.get(), c.bottom}, {top_packed.get(), c.top}},
@@ -207,7 +208,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
         of.offsets[f] = p.bags ? offsets.get() + f * (p.rows + 1) : nullptr, of.strides[f] = (long long)stride;
     }
     of.report = told.get();
-    std::string what = std::string(p.bottom) + " " + std::to_string(p.tables) + " " + p.top + " tile " +
+    std::string what = design + std::string(p.bottom) + " " + std::to_string(p.tables) + " " + p.top + " tile " +
                        std::to_string(p.tile) + " cluster " + std::to_string(p.cluster);
     if (p.bags) what += " bags";
     if (p.narrow_ids) what += " int32";
@@ -215,7 +216,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     if (p.apart) what += " apart";
     if (p.last_apart) what += " the last table apart";
     if (p.bad) what += p.bad_offset ? " bad offset" : p.bad_id < 0 ? " bad id" : " negative id";
-    auto launch = [&] { return made != cudaSuccess ? made : dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
+    auto launch = [&] { return made != cudaSuccess ? made : launch_it(call); };
     report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
     if (!p.bad) return;
     Expected reported;
@@ -231,6 +232,12 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     });
 }
 
+template <class T>
+void check(testing::Report& report, const Problem& p, const Case<T>& c) {
+    check(report, p, c, "", [&](const dlrm::Call<T>& call) {
+        return dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{});
+    });
+}
 template <class T>
 void check(testing::Report& report, const Problem& p) {
     check(report, p, Case<T>(p));
@@ -256,10 +263,110 @@ void check_all(testing::Report& report) {
     check<T>(report, {21, "16-16", "61-3", 9, 8, 2, 1, false, false, false, true, true});
 }
 
+// ------------------------------------------------------------------------------------------ clusters that share weights
+
+using dlrm::Cut;
+constexpr Cut whole = Cut::whole, outputs = Cut::outputs, inputs = Cut::inputs, rows = Cut::rows;
+
+// Models and their plans: main and one that is cut as it is; each state before and behind each cut; layers of more than a
+// warp has on its way, or of fewer jobs than blocks; a layer of one output in the middle; one exchange a tile, and none.
+struct Main {
+    static constexpr const char *bottom = "13-512-256-64-16", *top = "367-512-256-1";
+    static constexpr int tables = 26;
+    static constexpr dlrm::Plan plan = {{whole, outputs, inputs, rows, outputs, inputs, rows}, 4};
+};
+struct Small : Main {
+    static constexpr const char *bottom = "13-40-72-24-16", *top = "61-72-40-1";
+    static constexpr int tables = 9;
+};
+struct Given {
+    static constexpr const char *bottom = "3-40-24-48", *top = "258-40-24-5";
+    static constexpr int tables = 20;
+    static constexpr dlrm::Plan plan = {{outputs, outputs, inputs, outputs, rows, outputs}, -1};
+};
+struct Long {
+    static constexpr const char *bottom = "100-300-160-32", *top = "47-260-40-300-3";
+    static constexpr int tables = 5;
+    static constexpr dlrm::Plan plan = {{whole, rows, rows, outputs, inputs, outputs, inputs}, 5};
+};
+struct OneExchange {
+    static constexpr const char *bottom = "2100-16", *top = "512-3";
+    static constexpr int tables = 31;
+    static constexpr dlrm::Plan plan = {{rows, outputs}, 1};
+};
+struct NoExchange {
+    static constexpr const char *bottom = "16-1-32", *top = "33-1";
+    static constexpr int tables = 1;
+    static constexpr dlrm::Plan plan = {{rows, rows, rows}, -1};
+};
+enum Flags { plainly = 0, bags = 1, narrow_ids = 2, no_last = 4, apart = 8, bad = 16 };
+
+template <class Of, int flags>
+struct Net : Of {
+    static constexpr fused_mlp::Widths parsed(const char* text) {
+        fused_mlp::Widths widths;
+        fused_mlp::parse(text, widths);
+        return widths;
+    }
+    static constexpr Activation relu = Activation::relu, identity = Activation::identity;
+    static constexpr dlrm::Model model = {parsed(Of::bottom), parsed(Of::top), relu, relu, relu, identity, Of::tables,
+                                          !(flags & narrow_ids), true, bool(flags & bags), !(flags & no_last), !(flags & apart)};
+};
+
+template <class T, int n_tiles, class Of, int flags = plainly>
+void check_cluster(testing::Report& report, Problem p, const Case<T>& c, int clusters) {
+    using Own = Net<Of, flags>;
+    check(report, p, c, "sharing ", [&](const dlrm::Call<T>& call) {
+        dlrm::Arguments<T, Of::tables> of = {};
+        of.net = call.of.net, of.report = call.of.report;
+        for (int f = 0; f < Of::tables; ++f) {
+            of.rows[f] = call.of.rows[f], of.heights[f] = call.of.heights[f], of.ids[f] = call.of.ids[f];
+            of.strides[f] = call.of.strides[f], of.offsets[f] = call.of.offsets[f], of.counts[f] = call.of.counts[f];
+        }
+        return dlrm::launch_cluster<T, n_tiles, Own>(of, clusters, cudaStream_t{});
+    });
+}
+template <class T, class Of, int flags = plainly>
+void check_cluster(testing::Report& report, long long rows_of_call, int clusters, Problem p = {}) {
+    p.rows = rows_of_call, p.bottom = Of::bottom, p.top = Of::top, p.tables = Of::tables, p.cluster = dlrm::cluster_blocks;
+    p.bags = flags & bags, p.narrow_ids = flags & narrow_ids, p.last = !(flags & no_last), p.apart = flags & apart;
+    p.bad = flags & bad;
+    const Case<T> c(p);
+    if (!testing::race_check) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
+    p.tile = 16, check_cluster<T, 2, Of, flags>(report, p, c, clusters);
+}
+template <class T>
+void check_clusters(testing::Report& report) {
+    check_cluster<T, Small>(report, 21, 1);
+    check_cluster<T, Given>(report, 19, 1);
+    check_cluster<T, OneExchange>(report, 19, 1);
+    if constexpr (testing::race_check) return;
+    check_cluster<T, Small>(report, 0, 1);
+    check_cluster<T, Small>(report, 37, 2);
+    check_cluster<T, Long>(report, 19, 1);
+    check_cluster<T, NoExchange>(report, 19, 1);
+#ifndef __CUDACC__
+    cuda_on_host::shared_bytes_of_a_multiprocessor = 1 << 20;  // the emulated device has four for a cluster's eight blocks
+#endif
+    check_cluster<T, Main>(report, 20, 0);
+    check_cluster<T, Small, bags | narrow_ids | apart>(report, 21, 1);
+}
+// Ids and offsets that are bad, or lie apart.
+template <class T>
+void check_clusters_called(testing::Report& report) {
+    Problem negative = {}, offset = {};
+    negative.bad_id = 1, offset.bad_offset = 4, offset.offset = Problem::falling;
+    check_cluster<T, Small, bad>(report, 11, 0);
+    check_cluster<T, Small, narrow_ids | apart | bad>(report, 11, 0, negative);
+    check_cluster<T, Small, bags | no_last>(report, 11, 0);
+    check_cluster<T, Small, bags | bad>(report, 11, 0, offset);
+}
+
 // The main model, timed.
 template <class T>
 void check_main(testing::Report& report) {
     if (!testing::on_gpu || testing::quick) return;
+    for (long long rows : {120, 128, 240}) check_cluster<T, Main>(report, rows, 0);
     for (long long rows : {128, 2048, 16384}) {
         Problem p = {rows, "13-512-256-64-16", "367-512-256-1", 26, 16};
         Case<T> in_float64(p);
@@ -277,12 +384,16 @@ void check_main(testing::Report& report) {
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         check_all<float>(report);
+        check_clusters<float>(report);
         if constexpr (testing::race_check) return;
+        check_clusters_called<float>(report);
         check_all<__half>(report);
+        check_clusters<__half>(report);
         check_main<float>(report);
         check_main<__half>(report);
         if constexpr (testing::on_gpu) {
             check_all<__nv_bfloat16>(report);
+            check_cluster<__nv_bfloat16, Main>(report, 20, 0);
             check_main<__nv_bfloat16>(report);
         }
     });

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -24,8 +26,9 @@ from ...check.host import run_source as host
 from ...dispatch import nvrtc, plan
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
-from . import cuda_launch
+from . import cluster, cuda_launch
 from . import op as declared
+from .cluster import Clusters, clusters_for, clusters_source
 from .cuda_launch import source
 from .shape import DLRMError, Shape
 from .source import source_of
@@ -267,9 +270,12 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
                 told_at_once(backend, changed(arguments, 3, wrong))
 
     @kernel_backend
+    @pytest.mark.parametrize("multiprocessors", [15, 132])
     @pytest.mark.parametrize(("dtype", "number"), [(torch.float32, 0), (torch.float32, 1), (torch.float16, 0),
                                                    (torch.bfloat16, 1)], ids=str)  # fmt: skip
-    def test_tiles_of_any_batch(self, backend, dtype, number):
+    def test_tiles_of_any_batch(self, backend, dtype, number, multiprocessors, monkeypatch):
+        """A block each, and where there are multiprocessors for it a cluster each."""
+        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         for rows in (0, 1, 7, 8, 16, 17, 100):
             arguments = tiled(rows, number, dtype=dtype)
             out, wanted = (kernels.dlrm_forward(*arguments, backend=name) for name in (backend, "eager"))
@@ -277,7 +283,11 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             torch.testing.assert_close(out, wanted, rtol=near, atol=near * float(wanted.abs().max()) if rows else 0.0)
 
     @kernel_backend
-    def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(self, backend):
+    @pytest.mark.parametrize("multiprocessors", [15, 132])
+    def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(
+        self, backend, multiprocessors, monkeypatch
+    ):
+        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         arguments = tiled()
         wanted = kernels.dlrm_forward(*arguments, backend=backend)
         apart = changed(arguments, 2, [torch.stack([ids, -ids - 1], 1)[:, 0] for ids in arguments[2]])
@@ -292,7 +302,9 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         assert torch.equal(kernels.dlrm_forward(*changed(bags, 1, moved), backend=backend), wanted)
 
     @kernel_backend
-    def test_tiles_report_bad_ids_and_offsets(self, backend):
+    @pytest.mark.parametrize("multiprocessors", [15, 132])
+    def test_tiles_report_bad_ids_and_offsets(self, backend, multiprocessors, monkeypatch):
+        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         arguments = tiled()
         for value in (len(arguments[1][1]), -1, -(2**63)):
             wrong = [ids.clone() for ids in arguments[2]]
@@ -471,6 +483,99 @@ def test_tiles_compile(shape, rows, dtype, tmp_path):
             assert counts.get("STL", 0) + counts.get("LDL", 0) <= (130 if rows == 32 else 40)
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("rows", cluster.ROWS)
+@pytest.mark.parametrize("shape", [MAIN, replace(MAIN, bags="open", id_bytes=4, aligned=False)], ids=str)
+def test_clusters_compile(shape, rows, dtype, tmp_path):
+    """The compiler checks what cluster.py computes against cluster.cuh. A weight on its way that is spilled is one that
+    is waited for."""
+    program = clusters_source(Clusters.of(shape, dtype, rows, H100))
+    image = Path(nvrtc.compiled(nvrtc.Kernel(program, 90), tmp_path).path).read_bytes()
+    assert registers(image) <= 128
+    if (lines := sass(image)) is not None:
+        assert not {"STL", "LDL"} & opcodes(lines).keys()
+
+
+def test_how_layers_are_cut():
+    def cuts(*model):
+        return " ".join(layer.cut for layer in Clusters.of(*model, H100).layers)
+
+    for dtype, rows in itertools.product(TYPES, cluster.ROWS):
+        design = Clusters.of(MAIN, dtype, rows, H100)
+        assert cuts(MAIN, dtype, rows) == "whole outputs inputs rows outputs inputs rows"
+        assert (design.resident, design.why_not(H100)) == (4, "")
+        assert Clusters.of(MAIN, dtype, rows, 99 * 1024).resident in (-1, 1, 4)
+    assert cuts(replace(MAIN, bottom=(13, 16), top=(367, 1)), torch.float32, 8) == "rows rows"
+    assert cuts(replace(MAIN, bottom=(600, 800, 16), top=(367, 700)), torch.float32, 16) == "outputs inputs outputs"
+    alone = replace(MAIN, bottom=(13, 512, 1, 16), top=(367, 512, 1, 300, 300, 1))
+    assert cuts(alone, torch.bfloat16, 16).split()[1::3] == ["rows", "rows", "rows"], "one output is of rows"
+    for model in RANDOM_MODELS:
+        for dtype, rows in itertools.product(TYPES, cluster.ROWS):
+            check_plan(Clusters.of(model, dtype, rows, H100))
+
+
+def random_models(count):
+    numbers = random.Random(3)
+    for _ in range(count):
+        bottom, top = ([numbers.choice((1, 3, 8, 24, 40, 130, 300, 600)) for _ in range(numbers.randint(0, 4))]
+                       for _ in range(2))  # fmt: skip
+        features, width = numbers.randint(1, 31), numbers.choice((8, 16, 24, 64, 128))
+        inputs = width + features * (features + 1) // 2
+        yield Shape((numbers.choice((1, 13, 100, 700)), *bottom, width), (inputs, *top, numbers.choice((1, 5, 300))),
+                    features)  # fmt: skip
+
+
+RANDOM_MODELS = [*random_models(30)]
+
+
+def check_plan(design):
+    """Each layer finds what it reads, in the state in which it takes it."""
+    bottom = len(design.shape.bottom) - 1
+    state = None
+    for i, layer in enumerate(design.layers):
+        if i in (0, bottom):
+            assert i == 0 or state == "rows", "the vectors are of rows"
+            assert layer.cut != "inputs"
+        else:
+            assert layer.cut != "inputs" or state == "columns"
+        assert layer.outputs > 1 or layer.cut == "rows"
+        state = {"whole": "full", "outputs": "columns"}.get(layer.cut, "rows")
+    assert state != "full", "the last layer's outputs are written once"
+    assert design.resident < 0 or design.layers[design.resident].cut == "outputs"
+    assert design.resident < 0 or design.shared_bytes <= H100
+
+
+@pytest.mark.host
+@needs_compiler
+def test_what_cluster_py_computes_is_what_cluster_cuh_does(tmp_path):
+    """The compiler compares them, for models of all sorts."""
+    text = '#include "ops/dlrm/cluster.cuh"\n'
+    for number, model in enumerate(RANDOM_MODELS):
+        for dtype, rows in itertools.product((torch.float32, torch.bfloat16), cluster.ROWS):
+            source = clusters_source(Clusters.of(model, dtype, rows, H100)).text
+            own = source[source.index("using T =") : source.index('extern "C"')]
+            text += f"namespace model_{number}_{dtype.itemsize}_{rows} {{\n{own}\n}}\n"
+    file = tmp_path / "models.cpp"
+    file.write_text(text)
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-w", f"-I{runtime.KERNELS}", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+
+
+def test_clusters_are_for_batches_whose_tiles_run_at_once():
+    batches = {0: 8, 1: 8, 120: 8, 121: 16, 240: 16, 241: None}  # 15 clusters run at once
+    for dtype in TYPES:
+        designs = {batch: clusters_for(MAIN, dtype, H100, batch, 132) for batch in batches}
+        assert {batch: design and design.rows for batch, design in designs.items()} == batches
+    assert clusters_for(MAIN, torch.float32, H100, 1, 15) is None
+    assert clusters_for(MAIN, torch.float32, 40_000, 1, 132) is None
+    design = functools.partial(cuda_launch.design_of, MAIN, torch.float32, "tf32", shared_bytes=H100, blocks=132)
+    assert design(arch=90, batch=128) == Clusters.of(MAIN, torch.float32, 16, H100)
+    assert design(arch=80, batch=128) == Tiles(MAIN, torch.float32, 8)
+    assert design(arch=90, batch=241) == Tiles(MAIN, torch.float32, 8)
+
+
 def test_a_model_that_is_too_large_is_refused_with_the_budget():
     main = Shape((13, 32, 16), (16 + 27 * 13, 32, 1), 26)
     assert main.why_not().startswith("464 numbers of a row per thread, but the budget is 160; 18,320")
@@ -528,7 +633,7 @@ def test_the_batch_and_the_tables_heights_are_no_part_of_the_source():
 
 def test_tiles_take_two_launches_and_as_many_blocks_as_there_are_multiprocessors():
     sources = set()
-    for rows, blocks in ((3, 1), (40, 5), (1056, 132), (2112, 132), (9000, 132)):
+    for rows, blocks in ((241, 31), (1056, 132), (2112, 132), (9000, 132)):
         (fragments, *_), (tiles, grid, arguments) = launches_of(tiled(rows))
         sources.add((fragments, tiles))
         assert grid == (blocks,)
@@ -536,6 +641,13 @@ def test_tiles_take_two_launches_and_as_many_blocks_as_there_are_multiprocessors
         assert arguments[3:6] == (rows, 13, blocks)
         assert len(arguments) == 7 + 6 * 17
     assert len(sources) == 3, "tiles of 8, 16 and 32 rows"
+    for rows, clusters in ((3, 1), (120, 15), (121, 8), (240, 15)):
+        (fragments, *_), (program, grid, arguments) = launches_of(tiled(rows))
+        sources.add((fragments, program))
+        assert grid == (8 * clusters,)
+        assert (program.waits, program.threads, program.cluster) == (True, 512, 8)
+        assert arguments[3:6] == (rows, 13, clusters)
+    assert len(sources) == 5, "and of 8 and 16 rows, a cluster each"
     assert launches_of(tiled(0)) == []
 
 

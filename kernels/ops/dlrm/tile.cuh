@@ -80,27 +80,29 @@ struct Arguments {
     unsigned long long* report;
 };
 
-template <class T, int n_tiles, int most>
-struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
-    using Base = fused_mlp::DirectBlock<T, n_tiles>;
-    using Base::call, Base::cluster, Base::g, Base::memory, Base::net, Base::rows, Base::t, Base::tiles, Base::warp;
-    using Base::as_taken, Base::copies, Base::give, Base::width;
+// The vectors of those rows of a tile that are a block's own, and their pairs. Of `rows` rows a block of a cluster has the
+// one of its rank and every `size`th behind it, `own_rows` or fewer: here they go by their number. row_warps: so many warps
+// look up one row.
+template <class T, int rows, int own_rows, int most, int row_warps>
+struct Vectors {
+    static constexpr int width = widest<T>;
 
-    const Model& model;
-    const Layout& layout;
-    const Arguments<T, most>& of;
+    const Model model;
+    const Arguments<T, most>& of;    // as they were given
+    const Arguments<T, most>& near;  // the same, where a lane finds what is its own fast
+    const Cluster cluster;
+    char* const first;  // vector 0 of the first row
+    const int columns, row_bytes, vector_bytes;  // D; how far rows and vectors are apart
+    const int warp, g, t;  // lane = 4 g + t
 
-    __device__ TileBlock(const Model& model, const Layout& layout, const Arguments<T, most>& of)
-        : Base(layout.net, of.net), model(model), layout(layout), of(of) {}
+    __device__ int lane() const { return 4 * g + t; }
 
-    __device__ char* vector(int row, int v) const { return memory + layout.place + row * layout.place_row + v * layout.vector; }
-
-    // The rows of the tile whose pairs this block computes, by their number among them.
-    __device__ int own_row(int i) const { return cluster.rank + i * cluster.size; }
+    __device__ char* vector(int i, int v) const { return first + i * row_bytes + v * vector_bytes; }
+    __device__ int row(int i) const { return cluster.rank + i * cluster.size; }
 
     // ------------------------------------------------------------------------------------------------------ look-ups
 
-    __device__ long long id_at(int table, long long position) const {
+    __device__ static long long id_at(const Model& model, const Arguments<T, most>& of, int table, long long position) {
         return Integers{of.ids[table], model.wide_ids}[position * of.strides[table]];
     }
     __device__ bool is_id(int table, long long position, long long id, long long height, bool reports) const {
@@ -108,39 +110,45 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
         if (reports) write_report(of.report, bad_id, table, position, id);
         return false;
     }
-    // One id a row: a warp takes a row, and a lane finds a table's row of it. The ids are asked for before x is read, and
-    // taken after the first layer.
-    static constexpr int rows_of_warp = (rows + fused_mlp::direct_warps - 1) / fused_mlp::direct_warps;
-    __device__ int row_of_warp(int r) const { return own_row(warp + r * fused_mlp::direct_warps); }
+    // One id a row: a warp takes a row, or its share of the tables of one, and a lane finds a table's row of it. The ids
+    // are asked for before x is read, and taken after the first layer.
+    static constexpr int warps_of_rows = fused_mlp::direct_warps / row_warps;  // that each take another row
+    static constexpr int rows_of_warp = (own_rows + warps_of_rows - 1) / warps_of_rows;
+    __device__ int row_of_warp(int r) const { return warp / row_warps + r * warps_of_rows; }
+    __device__ int tables_of_warp() const { return (model.tables + row_warps - 1) / row_warps; }
+    __device__ int first_table() const { return warp % row_warps * tables_of_warp(); }
     __device__ bool asks(int r, long long first_row) const {
-        return this->lane() < model.tables && row_of_warp(r) < rows && first_row + row_of_warp(r) < call.rows;
+        return lane() < tables_of_warp() && first_table() + lane() < model.tables && row(row_of_warp(r)) < rows &&
+               first_row + row(row_of_warp(r)) < of.net.rows;
     }
     __device__ void ask(long long (&ids)[rows_of_warp], long long first_row) const {
 #pragma unroll
         for (int r = 0; r < rows_of_warp; ++r) {
             ids[r] = -1;
-            if (asks(r, first_row)) ids[r] = id_at(this->lane(), first_row + row_of_warp(r));
+            if (asks(r, first_row)) ids[r] = id_at(model, of, first_table() + lane(), first_row + row(row_of_warp(r)));
         }
     }
-    __device__ void look_up(const long long (&ids)[rows_of_warp], long long first_row) {
-        const int parts = layout.columns / width, all = model.tables * parts, table = this->lane();
+    __device__ void look_up(AsyncCopies& copies, const long long (&ids)[rows_of_warp], long long first_row) const {
+        const int parts = columns / width, table = first_table() + lane(), left = model.tables - first_table();
+        const int all = (left < tables_of_warp() ? left : tables_of_warp()) * parts;
 #pragma unroll
         for (int r = 0; r < rows_of_warp; ++r) {
-            const int row = row_of_warp(r);
-            if (row >= rows) break;
+            const int i = row_of_warp(r);
+            if (row(i) >= rows) break;
             unsigned long long found = 0;  // where the table's row is; 0: zeros in its place
-            if (asks(r, first_row) && is_id(table, first_row + row, ids[r], of.heights[table], true))
-                found = reinterpret_cast<unsigned long long>(of.rows[table] + ids[r] * layout.columns);
-            for (int i = table; i - table < all; i += 32) {
-                const int vector_of = i / parts, part = i % parts;
-                const unsigned long long from = __shfl_sync(~0u, found, vector_of);
-                if (i < all) take(vector(row, vector_of + 1) + part * 16, reinterpret_cast<const T*>(from), part * width);
+            if (asks(r, first_row) && is_id(table, first_row + row(i), ids[r], near.heights[table], true))
+                found = reinterpret_cast<unsigned long long>(near.rows[table] + ids[r] * columns);
+            for (int piece = lane(); piece - lane() < all; piece += 32) {
+                const int of_lane = piece / parts, part = piece % parts;
+                const unsigned long long from = __shfl_sync(~0u, found, of_lane);
+                char* const to = vector(i, first_table() + of_lane + 1) + part * 16;
+                if (piece < all) take(copies, to, reinterpret_cast<const T*>(from), part * width);
             }
         }
     }
     // 16 bytes of a table's row, or zeros where there is none.
-    __device__ void take(char* to, const T* row, int column) {
-        const T* const aligned_place = call.fragments;  // of which nothing is read
+    __device__ void take(AsyncCopies& copies, char* to, const T* row, int column) const {
+        const T* const aligned_place = of.net.fragments;  // of which nothing is read
         if (model.aligned) return copies.copy(to, row ? row + column : aligned_place, row != nullptr);
         Pack<T, width> pack;
 #pragma unroll
@@ -149,29 +157,27 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
     }
     // 16 bytes of a vector: of its own rows, piece after piece of a vector, vectors of a row, rows.
     struct Piece {
-        int row, table, part;
+        int i, table, part;
     };
-    __device__ int pieces() const {
-        return (rows + cluster.size - 1) / cluster.size * model.tables * (layout.columns / width);
-    }
-    __device__ Piece piece(int i) const {
-        int parts = layout.columns / width, whole = i / parts;
-        return {own_row(whole / model.tables), whole % model.tables, i % parts};
+    __device__ int pieces() const { return (rows + cluster.size - 1) / cluster.size * model.tables * (columns / width); }
+    __device__ Piece piece(int number) const {
+        int parts = columns / width, whole = number / parts;
+        return {whole / model.tables, whole % model.tables, number % parts};
     }
     // Sums of bags. Bad offsets are clamped to what can be read.
-    __device__ void pool(long long first_row) {
-        for (int i = int(threadIdx.x); i < pieces(); i += fused_mlp::direct_threads) {
-            Piece own = piece(i);
-            if (own.row >= rows) continue;
+    __device__ void pool(long long first_row) const {
+        for (int number = int(threadIdx.x); number < pieces(); number += fused_mlp::direct_threads) {
+            Piece own = piece(number);
+            if (row(own.i) >= rows) continue;
             float sums[width] = {};
-            long long row = first_row + own.row;
-            if (row < call.rows) {
+            long long own_row = first_row + row(own.i);
+            if (own_row < of.net.rows) {
                 long long begin, end;
-                bounds(own, row, begin, end);
+                bounds(own, own_row, begin, end);
                 for (long long p = begin; p < end; ++p) {
-                    long long id = id_at(own.table, p);
-                    if (!is_id(own.table, p, id, of.heights[own.table], own.part == 0)) continue;
-                    const T* from = of.rows[own.table] + id * layout.columns + own.part * width;
+                    long long id = id_at(model, near, own.table, p);
+                    if (!is_id(own.table, p, id, near.heights[own.table], own.part == 0)) continue;
+                    const T* from = near.rows[own.table] + id * columns + own.part * width;
                     Pack<T, width> pack;
                     if (model.aligned)
                         pack = load<width>(from);
@@ -182,18 +188,18 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
                     for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
                 }
             }
-            store<width>(reinterpret_cast<T*>(vector(own.row, own.table + 1)) + own.part * width, sums);
+            store<width>(reinterpret_cast<T*>(vector(own.i, own.table + 1)) + own.part * width, sums);
         }
     }
-    __device__ void bounds(const Piece& own, long long row, long long& begin, long long& end) const {
-        Integers offsets{of.offsets[own.table], model.wide_offsets};
-        long long ids = of.counts[own.table], batch = call.rows;
-        begin = offsets[row], end = row + 1 < batch || model.has_last ? offsets[row + 1] : ids;
-        bool bad_begin = begin < 0 || begin > ids || (row == 0 && begin != 0);
-        bool bad_end = end < begin || end > ids || (row == batch - 1 && end != ids);
+    __device__ void bounds(const Piece& own, long long own_row, long long& begin, long long& end) const {
+        Integers offsets{near.offsets[own.table], model.wide_offsets};
+        long long ids = near.counts[own.table], batch = of.net.rows;
+        begin = offsets[own_row], end = own_row + 1 < batch || model.has_last ? offsets[own_row + 1] : ids;
+        bool bad_begin = begin < 0 || begin > ids || (own_row == 0 && begin != 0);
+        bool bad_end = end < begin || end > ids || (own_row == batch - 1 && end != ids);
         if (!bad_begin && !bad_end) return;
         if (own.part == 0)
-            write_report(of.report, bad_offset, own.table, bad_begin ? row : row + 1, bad_begin ? begin : end);
+            write_report(of.report, bad_offset, own.table, bad_begin ? own_row : own_row + 1, bad_begin ? begin : end);
         begin = begin < 0 ? 0 : begin > ids ? ids : begin;
         end = end < begin ? begin : end > ids ? ids : end;
     }
@@ -201,49 +207,90 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
     // --------------------------------------------------------------------------------------------------- interaction
 
     __device__ static unsigned rounded(unsigned x) { return __float_as_uint(rounded_to_tf32(__uint_as_float(x))); }
-    // A row's pairs of vectors 16 m … 16 m + 15 with those before them.
-    template <int m>
-    __device__ void meet(int row, bool plain) const {
-        constexpr int columns = 2 * m + 2;
-        const int vectors = model.tables + 1, bytes = layout.columns * int(sizeof(T));
-        float sums[columns][4] = {};
+    // Of row i, 16 bytes of vector 8 j + g, from byte k on.
+    __device__ uint4 operand(int i, int j, int k) const {
+        const int vectors = model.tables + 1, own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
+        uint4 v = k < columns * int(sizeof(T)) ? *reinterpret_cast<const uint4*>(vector(i, own) + k) : uint4{};
+        if constexpr (sizeof(T) == 4) v = {rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w)};
+        return v;
+    }
+    // Products of vectors 16 m … with 8 n …, those before them: give(column, value), behind the columns of vector 0.
+    template <class Give>
+    __device__ void give_pairs(int m, int n, const float (&sums)[4], Give give) const {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
+            if (other < one && one <= model.tables) give(columns + one * (one - 1) / 2 + other, narrow<T>(sums[e]));
+        }
+    }
+    // A row's pairs of vectors 16 m … 16 m + 15 with all those before them.
+    template <int m, class Give>
+    __device__ void meet(int i, Give give) const {
+        constexpr int tiles = 2 * m + 2;
+        const int bytes = columns * int(sizeof(T));
+        float sums[tiles][4] = {};
         for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
-            uint4 v[columns];
+            uint4 v[tiles];
 #pragma unroll
-            for (int j = 0; j < columns; ++j) {
-                int own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
-                v[j] = k < bytes ? *reinterpret_cast<const uint4*>(vector(row, own) + k) : uint4{};
-                if constexpr (sizeof(T) == 4) v[j] = {rounded(v[j].x), rounded(v[j].y), rounded(v[j].z), rounded(v[j].w)};
-            }
-            const uint4 &one = v[columns - 2], &other = v[columns - 1];
-            const unsigned first[4] = {one.x, other.x, one.y, other.y}, second[4] = {one.z, other.z, one.w, other.w};
+            for (int j = 0; j < tiles; ++j) v[j] = operand(i, j, k);
+            const uint4 &one = v[tiles - 2], &other = v[tiles - 1];
+            const unsigned begin[4] = {one.x, other.x, one.y, other.y}, end[4] = {one.z, other.z, one.w, other.w};
 #pragma unroll
-            for (int n = 0; n < columns; ++n) multiply_step<T>(sums[n], first, v[n].x, v[n].y);
+            for (int n = 0; n < tiles; ++n) multiply_step<T>(sums[n], begin, v[n].x, v[n].y);
 #pragma unroll
-            for (int n = 0; n < columns; ++n) multiply_step<T>(sums[n], second, v[n].z, v[n].w);
+            for (int n = 0; n < tiles; ++n) multiply_step<T>(sums[n], end, v[n].z, v[n].w);
         }
 #pragma unroll
-        for (int n = 0; n < columns; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
-                if (other < one && one < vectors)
-                    this->input(layout.bottom, row, layout.columns + one * (one - 1) / 2 + other) =
-                        as_taken(narrow<T>(sums[n][e]), plain);
-            }
+        for (int n = 0; n < tiles; ++n) give_pairs(m, n, sums[n], give);
     }
+    // The same with vectors 8 n … 8 n + 7 alone, where there are warps for it.
+    template <class Give>
+    __device__ void meet(int i, int m, int n, Give give) const {
+        float first[4] = {}, second[4] = {};
+        for (int k = 16 * t; k - 16 * t < columns * int(sizeof(T)); k += fused_mlp::half_bytes) {
+            const uint4 one = operand(i, 2 * m, k), other = operand(i, 2 * m + 1, k), v = operand(i, n, k);
+            multiply_step<T>(first, {one.x, other.x, one.y, other.y}, v.x, v.y);
+            multiply_step<T>(second, {one.z, other.z, one.w, other.w}, v.z, v.w);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) first[e] += second[e];
+        give_pairs(m, n, first, give);
+    }
+    // What a row's interaction begins with, vector 0, and the zeros up to `covered` behind its end.
+    template <class Give>
+    __device__ void give_others(int i, int end, int covered, Give give) const {
+        for (int c = lane(); c < columns; c += 32) give(c, reinterpret_cast<const T*>(vector(i, 0))[c]);
+        for (int c = end + lane(); c < covered; c += 32) give(c, narrow<T>(0.0f));
+    }
+};
+
+template <class T, int n_tiles, int most>
+struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
+    using Base = fused_mlp::DirectBlock<T, n_tiles>;
+    using Base::call, Base::cluster, Base::memory, Base::net, Base::rows, Base::tiles, Base::warp;
+    using Base::as_taken, Base::copies, Base::give, Base::width;
+    using Own = Vectors<T, rows, rows, most, 1>;
+
+    const Model& model;
+    const Layout& layout;
+    const Own own;
+
+    __device__ TileBlock(const Model& model, const Layout& layout, const Arguments<T, most>& of)
+        : Base(layout.net, of.net), model(model), layout(layout),
+          own{model, of, of, cluster, memory + layout.place + cluster.rank * layout.place_row, layout.columns,
+              cluster.size * layout.place_row, layout.vector, warp, Base::g, Base::t} {}
+
     // [v_0, pairs] of the tile's rows, to what the top MLP reads, in all blocks of the cluster.
     __device__ void interact() const {
         const int l = layout.bottom, columns = net.layers[l].inputs, lane = int(threadIdx.x) % 32;
         const bool plain = this->is_plain(l);
         const int covered = int(fused_mlp::round_up(columns, Base::of_slot));
-        for (int i = warp; own_row(i) < rows; i += fused_mlp::direct_warps) {
-            const int row = own_row(i);
-            meet<0>(row, plain);
-            if (model.tables >= 16) meet<1>(row, plain);
-            for (int c = lane; c < layout.columns; c += 32)
-                this->input(l, row, c) = as_taken(reinterpret_cast<const T*>(vector(row, 0))[c], plain);
-            for (int c = columns + lane; c < covered; c += 32) this->input(l, row, c) = narrow<T>(0.0f);
+        for (int i = warp; own.row(i) < rows; i += fused_mlp::direct_warps) {
+            const int row = own.row(i);
+            auto put = [&](int column, T value) { this->input(l, row, column) = as_taken(value, plain); };
+            own.template meet<0>(i, put);
+            if (model.tables >= 16) own.template meet<1>(i, put);
+            own.give_others(i, columns, covered, put);
             if (cluster.size == 1) continue;
             __syncwarp();
             for (int c = lane * width; c < covered; c += 32 * width) give(&this->input(l, row, c));
@@ -252,16 +299,16 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
     __device__ void run() {
         for (int tile = this->first_tile(); tile < tiles; tile += this->step_of_tiles()) {
             const long long first_row = this->first_row(tile);
-            long long ids[rows_of_warp];
-            if (!model.has_offsets) ask(ids, first_row);
+            long long ids[Own::rows_of_warp];
+            if (!model.has_offsets) own.ask(ids, first_row);
             this->read_x(first_row);
             if (tile == this->first_tile()) this->begin(tile);
             copies.wait(0);
             this->run_layers(0, 1, tile);
             if (model.has_offsets)
-                pool(first_row);
+                own.pool(first_row);
             else
-                look_up(ids, first_row);
+                own.look_up(copies, ids, first_row);
             copies.commit();
             this->run_layers(1, layout.bottom, tile);
             copies.wait(0);

@@ -58,7 +58,7 @@ struct Widths {
 };
 
 // "367-512-256-1". false: it has no layer, or more than most_layers.
-inline bool parse(const char* text, Widths& widths) {
+constexpr bool parse(const char* text, Widths& widths) {
     widths.count = -1;
     for (long long number = 0;; ++text) {
         if (*text >= '0' && *text <= '9') {
