@@ -17,6 +17,8 @@ from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
+# Clusters have run on the host alone, under its sanitizers: until they have on a GPU, every batch takes Tiles.
+TAKES_CLUSTERS = False
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 
 
@@ -80,8 +82,8 @@ def design_of(
     shape: Shape, dtype: torch.dtype, precision: str, arch: int, shared_bytes: int, batch: int = 1, blocks: int = 1
 ) -> Shape | Tiles | str:
     """By what a model is computed on a GPU of sm_<arch> with so much shared memory a block: its Shape for a row a lane,
-    in float32, whatever the precision; in tf32 or halves Tiles for such a batch, of which so many run at once, and of a
-    batch whose tiles are few Clusters; or why by neither, which hangs on no batch."""
+    in float32, whatever the precision; in tf32 or halves Tiles for such a batch, of which so many run at once, or, of a
+    batch whose tiles are few, Clusters; or why by neither, which hangs on no batch."""
     if dtype == torch.float32:
         if not (why := shape.why_not()):
             return shape
@@ -92,8 +94,8 @@ def design_of(
     tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
     if why := tiles.why_not(shared_bytes):
         return f"the model does not fit into one kernel: {why}"
-    clusters = clusters_for(shape, dtype, shared_bytes, batch, blocks) if arch >= 90 else None
-    return clusters or tiles
+    takes = TAKES_CLUSTERS and arch >= 90
+    return (takes and clusters_for(shape, dtype, shared_bytes, batch, blocks)) or tiles
 
 
 @functools.cache
