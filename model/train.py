@@ -48,7 +48,7 @@ from model.profiling.trace_file import export
 from model.progress import Progress, Scalars
 from model.run import CHANGEABLE, CHANGEABLE_IF_SAID, Run
 from model.run_folders import RunFolders, run_folders
-from model.step import make_step, rows_ahead
+from model.step import make_step, rows_ahead, why_not_compiled
 from model.tables import BatchedTables
 
 # The first steps warm caches and allocators up; three recorded ones show whether they are alike.
@@ -164,12 +164,13 @@ def _train(
         run.save(path)
 
     model, optimizer = run.model, run.optimizer
+    compiles = compile or (cuda_graph and not why_not_compiled())
     with (
         settings(config.threads, config.precision),
         Scalars(folders.logs, run.done + 1) as scalars,
         _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
         Signals() as signals,
-        _inductor() if compile or cuda_graph else nullcontext(),
+        _inductor() if compiles else nullcontext(),
     ):
         # Not with a profile, which is to show the whole step, nor within a graph, of which the hashes are a part.
         ahead = device.type == "cpu" and not (profile or compile or batches["train"].schema.lists)
@@ -180,7 +181,7 @@ def _train(
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, scalars, signals)
 
-        signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * (compile or cuda_graph)
+        signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * compiles
         while run.epoch < config.epochs and not (config.patience and run.stale >= config.patience):
             with Progress(run, scalars, config.batch_size, sync_metrics) as progress:
                 rest = _rest_of_epoch(run, batches["train"])
