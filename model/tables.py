@@ -110,7 +110,8 @@ class FusedTables(BatchedTables):
 
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
         trains = self.training and torch.is_grad_enabled()
-        sorts = trains and self.sorts_ahead and self.weight.is_cuda and not torch.compiler.is_compiling()
+        # In this order: a compiled graph is not to be guarded by what holds in a captured step alone.
+        sorts = trains and not torch.compiler.is_compiling() and self.sorts_ahead and self.weight.is_cuda
         sorted_ids = self._sort_ahead(rows, offsets) if sorts else None
         embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
         if trains:
