@@ -66,11 +66,15 @@ def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, 
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("call", CALLS, ids=str)
-def test_they_are_float64s(monkeypatch, call, activation, backwards):
+def test_they_are_float64s(monkeypatch, call, backwards):
     monkeypatch.setattr(host, "backwards", backwards)
-    assert max(differences(*call, activation=activation)) < 1
+    assert max(differences(*call)) < 1
+
+
+def test_beside_what_an_activations_derivative_reads():
+    """gelu keeps its inputs too: rows of `hidden` are longer."""
+    assert max(differences(*CALLS[0], activation="gelu")) < 1
 
 
 def test_memory_that_is_not_aligned():
