@@ -210,16 +210,18 @@ from kernels.check.host import run_source as host
 from kernels.ops.fused_mlp import weights_launch
 from kernels.ops.fused_mlp.test_weights import CALLS, differences, mutated
 host.extra_flags = ("-fsanitize=address,undefined", "-fsanitize=bounds-strict", "-fno-sanitize-recover=all", "-g1")
-if sys.argv[1:]:
-    weights_launch.source = mutated(*sys.argv[1:])
-for call in CALLS:
+step, *edit = sys.argv[1:]
+if edit:
+    weights_launch.source = mutated(*edit)
+for call in CALLS[::int(step)]:
     for error in differences(*call):
         assert error < 1, (call, error)
 print("done")
 """
 
 
-def under_asan(*edit: str) -> subprocess.CompletedProcess:
+def under_asan(step: int, *edit: str) -> subprocess.CompletedProcess:
+    """Every `step`-th call, each some seconds of compilation, by weights.cuh or with an edit of it."""
     libraries = [
         subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
@@ -227,19 +229,20 @@ def under_asan(*edit: str) -> subprocess.CompletedProcess:
     environment = os.environ | {
         "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": os.pathsep.join(sys.path)
     }
-    command = [sys.executable, "-c", UNDER_ASAN, *edit]
+    command = [sys.executable, "-c", UNDER_ASAN, str(step), *edit]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_nothing_is_touched_outside_of_a_tensor():
-    done = under_asan()
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_nothing_is_touched_outside_of_a_tensor(step):
+    done = under_asan(step)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", READERS, ids=str)
 def test_a_reader_dies(edit):
-    assert "heap-buffer-overflow" in under_asan(*edit).stderr
+    assert "heap-buffer-overflow" in under_asan(1, *edit).stderr
 
 
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
