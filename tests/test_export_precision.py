@@ -339,7 +339,8 @@ def test_the_launches_are_the_ops_own(tmp_path):
     assert [launch["grid"] for launch in tiles["launches"]] == [[1, 1, 1], [1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1, 1],
                                                                 [2, 1, 1]]  # fmt: skip
     assert [launch["grid"] for launch in lanes["launches"]] == [[blocks, 1, 1] for blocks in (1, 1, 1, 1, 2, 4)]
-    assert {launch["kind"] for launch in (*tiles["launches"], *lanes["launches"])} == {2}, "an early launch"
+    assert {launch["kind"] for launch in tiles["launches"]} == {0}, "a tile reads x before it waits"
+    assert {launch["kind"] for launch in lanes["launches"]} == {2}, "an early launch"
     assert tiles["off"] < MOST_OFF["cuda", TF32]
     assert lanes["off"] < MOST_OFF["cuda", FP32]
     assert all(told[name]["nodes"] == ["dlrm_forward_laid_out"] for name in MODELS)

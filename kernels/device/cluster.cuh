@@ -49,6 +49,12 @@ public:
         grid_barrier();
 #endif
     }
+    // The first half of a first barrier, at a kernel's beginning: that this thread has begun, and nothing that it wrote.
+    __device__ void begin() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+    }
     // The barrier in two halves: what a thread does between them hangs on no other block, and is seen by none before it
     // comes to the next barrier. On the host all of it is in the second half.
     __device__ void arrive() const {

@@ -16,8 +16,8 @@ class Source:
     """A kernel's text, of device code alone; headers of this project it includes by their paths in kernels/.
 
     name: of the kernel, which is extern "C". threads: a block; shared: bytes of dynamic shared memory a block. waits:
-    whether it calls wait_for_predecessor before it touches memory, so that it may be launched early. cluster: blocks of
-    a cluster, of which the text says it too (__cluster_dims__), so that a launch need not.
+    whether it calls wait_for_predecessor before it touches what the launch before it writes, so that it may be launched
+    early. cluster: blocks of a cluster, of which the text says it too (__cluster_dims__), so that a launch need not.
     """
 
     name: str

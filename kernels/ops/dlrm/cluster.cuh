@@ -468,7 +468,7 @@ struct ClusterBlock {
         if constexpr (l + 1 < net.count) copy_kept<l + 1>();
     }
     __device__ void run() {
-        if (net.exchanges) cluster.arrive();  // the barrier of before_exchange
+        if (net.exchanges) cluster.begin();  // the barrier of before_exchange
         Weights<0> first;
         Weights<1> second;
         if (Net::plan.laid_out) begin_all(first, second);

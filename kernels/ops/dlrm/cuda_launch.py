@@ -94,7 +94,7 @@ def design_of(
     tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
     if why := tiles.why_not(shared_bytes):
         return f"the model does not fit into one kernel: {why}"
-    takes = TAKES_CLUSTERS and arch >= 90
+    takes = TAKES_CLUSTERS and arch == 90  # of whose clusters it is known how many run at once
     return (takes and clusters_for(shape, dtype, shared_bytes, batch, blocks)) or tiles
 
 

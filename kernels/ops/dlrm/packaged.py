@@ -125,11 +125,15 @@ class Program:
         text.write_text(program.text)
         image = cubins.by_nvcc(text, self.arch, ["-std=c++17"])
         numbers = 7 + 6 * self.shape.features
+        # A tile reads x and the ids before it waits: behind the launch that lays weights out that is all there, and
+        # here the launch before may be what writes them.
+        kind = PLAIN
         if isinstance(design, Shape):
             numbers = 4 + 4 * self.shape.features + 2 * len(self.shape.layers)
+            kind = EARLY if self.arch >= 90 else PLAIN
         described = {
             "name": name, "entry": program.name, "threads": program.threads, "shared": program.shared,
-            "kind": EARLY if program.waits and self.arch >= 90 else PLAIN, "hidden": 0,
+            "kind": kind, "hidden": 0,
             "parameters": [{"name": "given", "type": "s", "bytes": 8 * numbers, "multiple": 1}],
         }  # fmt: skip
         return cubins.write(folder, name, self.arch, image, described)

@@ -32,11 +32,11 @@ namespace fused_mlp {
 constexpr int direct_warps = 16, direct_threads = 32 * direct_warps, direct_slots = 3, direct_outputs = 16;
 constexpr int slot_bytes = 128, half_bytes = slot_bytes / 2, fragment_bytes = slot_bytes * direct_outputs;
 
-// 16 bytes of weights, which nobody writes meanwhile. Where it stands the load begins: a plain one might be moved to
-// where the weights are multiplied.
+// 16 bytes of weights. Where it stands the load begins: a plain one might be moved to where the weights are multiplied,
+// and one of what is never written (.nc) over the wait for the launch that writes the fragments, or over a barrier.
 __device__ inline void begin_load(uint4& to, const void* from) {
 #ifdef __CUDA_ARCH__
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
                  : "l"(__cvta_generic_to_global(from)));
 #else
