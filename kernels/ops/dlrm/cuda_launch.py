@@ -17,8 +17,6 @@ from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
-# Clusters have run on the host alone, under its sanitizers: until they have on a GPU, every batch takes Tiles.
-TAKES_CLUSTERS = False
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 
 
@@ -94,8 +92,8 @@ def design_of(
     tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
     if why := tiles.why_not(shared_bytes):
         return f"the model does not fit into one kernel: {why}"
-    takes = TAKES_CLUSTERS and arch == 90  # of whose clusters it is known how many run at once
-    return (takes and clusters_for(shape, dtype, shared_bytes, batch, blocks)) or tiles
+    # How many clusters run at once is known of sm_90.
+    return (arch == 90 and clusters_for(shape, dtype, shared_bytes, batch, blocks)) or tiles
 
 
 @functools.cache

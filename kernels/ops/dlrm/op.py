@@ -177,7 +177,8 @@ def dlrm_forward(
     There are two designs. Small float32 models hold a row in the registers of a thread, in full float32 whatever the
     precision. In tf32 and halves, larger ones take a tile of rows through tensor cores (sm_80 or later): up to 31
     tables, D a multiple of 16 bytes, and all layers' inputs of 8 rows on chip; a launch before it lays the weights out.
-    `shape.py` and `tile.py` have the budgets. A larger model is refused, and so is one in full float32 that is not
+    Of a batch of few rows a tile is taken by eight multiprocessors, which share the weights (sm_90). `shape.py`,
+    `tile.py` and `cluster.py` have the budgets. A larger model is refused, and so is one in full float32 that is not
     small: `auto` is then eager.
 
     An id that its table does not have, and bad offsets, raise as in `embedding_bags_apart`: at once for tensors of a

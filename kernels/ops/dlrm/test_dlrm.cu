@@ -332,7 +332,7 @@ void check_cluster(testing::Report& report, long long rows_of_call, int clusters
     p.bags = flags & bags, p.narrow_ids = flags & narrow_ids, p.last = !(flags & no_last), p.apart = flags & apart;
     p.bad = flags & bad;
     const Case<T> c(p);
-    if (!testing::race_check) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
+    if (!testing::few_rows()) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
     p.tile = 16, check_cluster<T, 2, Of, flags>(report, p, c, clusters);
 }
 template <class T>
@@ -341,6 +341,7 @@ void check_clusters(testing::Report& report) {
     check_cluster<T, Given>(report, 19, 1);
     check_cluster<T, OneExchange>(report, 19, 1);
     if constexpr (testing::race_check) return;
+    if (testing::quick && sizeof(T) < sizeof(float)) return;
     check_cluster<T, Small>(report, 0, 1);
     check_cluster<T, Small>(report, 37, 2);
     check_cluster<T, Long>(report, 19, 1);

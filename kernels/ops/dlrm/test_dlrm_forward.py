@@ -102,15 +102,6 @@ print("done")
 """
 
 
-@pytest.fixture
-def takes_clusters(monkeypatch):
-    """`design_of` with clusters among its designs."""
-    monkeypatch.setattr(cuda_launch, "TAKES_CLUSTERS", True)
-    cuda_launch.design_of.cache_clear()
-    yield
-    cuda_launch.design_of.cache_clear()
-
-
 def model(rows=37, bags="", variant=0, width=4, features=3, inputs=13, device=DEVICE, **case):
     """The arguments of a call."""
     case = Case((1,), **case)
@@ -282,7 +273,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
     @pytest.mark.parametrize("multiprocessors", [15, 132])
     @pytest.mark.parametrize(("dtype", "number"), [(torch.float32, 0), (torch.float32, 1), (torch.float16, 0),
                                                    (torch.bfloat16, 1)], ids=str)  # fmt: skip
-    def test_tiles_of_any_batch(self, backend, dtype, number, multiprocessors, monkeypatch, takes_clusters):
+    def test_tiles_of_any_batch(self, backend, dtype, number, multiprocessors, monkeypatch):
         """A block each, and where there are multiprocessors for it a cluster each."""
         monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         for rows in (0, 1, 7, 8, 16, 17, 100):
@@ -294,7 +285,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
     @kernel_backend
     @pytest.mark.parametrize("multiprocessors", [15, 132])
     def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(
-        self, backend, multiprocessors, monkeypatch, takes_clusters
+        self, backend, multiprocessors, monkeypatch
     ):
         monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         arguments = tiled()
@@ -312,7 +303,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
 
     @kernel_backend
     @pytest.mark.parametrize("multiprocessors", [15, 132])
-    def test_tiles_report_bad_ids_and_offsets(self, backend, multiprocessors, monkeypatch, takes_clusters):
+    def test_tiles_report_bad_ids_and_offsets(self, backend, multiprocessors, monkeypatch):
         monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
         arguments = tiled()
         for value in (len(arguments[1][1]), -1, -(2**63)):
@@ -572,7 +563,7 @@ def test_what_cluster_py_computes_is_what_cluster_cuh_does(tmp_path):
     assert done.returncode == 0, done.stderr[:3000]
 
 
-def test_clusters_are_for_batches_whose_tiles_run_at_once(takes_clusters):
+def test_clusters_are_for_batches_whose_tiles_run_at_once():
     batches = {0: 8, 1: 8, 120: 8, 121: 16, 240: 16, 241: None}  # 15 clusters run at once
     for dtype in TYPES:
         designs = {batch: clusters_for(MAIN, dtype, H100, batch, 132) for batch in batches}
@@ -640,7 +631,7 @@ def test_the_batch_and_the_tables_heights_are_no_part_of_the_source():
     assert [launch[1] for launch in recorder] == [(1,), (1,), (64,), (64,)]
 
 
-def test_tiles_take_two_launches_and_as_many_blocks_as_there_are_multiprocessors(takes_clusters):
+def test_tiles_take_two_launches_and_as_many_blocks_as_there_are_multiprocessors():
     sources = set()
     for rows, blocks in ((241, 31), (1056, 132), (2112, 132), (9000, 132)):
         (fragments, *_), (tiles, grid, arguments) = launches_of(tiled(rows))
