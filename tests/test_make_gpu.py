@@ -242,10 +242,11 @@ def share(folder, count):
 
 
 def test_processes_that_share_the_tests_run_each_once(tmp_path):
-    for name, count in (("ops/a/test_a.py", 30), ("ops/b/test_b.py", 13), ("test_c.py", 20), ("test_d.py", 3)):
+    for name, count, scope in (("ops/a/test_a.py", 30, "function"), ("ops/b/test_b.py", 13, "function"),
+                               ("test_c.py", 20, "module"), ("test_d.py", 3, "session")):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("import pytest, time\n@pytest.fixture(scope='module')\ndef one(): print('made')\n"
+        path.write_text(f"import pytest, time\n@pytest.fixture(scope='{scope}')\ndef one(): print('made')\n"
                         f"@pytest.mark.parametrize('i', range({count}))\ndef test(i, one): time.sleep(0.01)\n"
                         "@pytest.mark.slow\ndef test_slow(): pass\n"
                         "@pytest.mark.slow\n@pytest.mark.host\ndef test_slow_of_the_host(): pass\n")
@@ -285,13 +286,20 @@ def test_processes_that_collect_different_tests_say_so(tmp_path):
 
 
 def test_the_parts_of_a_suite():
-    counts = {"tests/test_a.py": 5, "tests/test_b.py": 50, "kernels/ops/c/test_c.py": 30, "kernels/ops/d/test_d.py": 12}
-    tests = [SimpleNamespace(path=Path(path), nodeid=f"{path}::{number}")
-             for path, count in counts.items() for number in range(count)]
+    counts = {"tests/test_a.py": 5, "tests/test_b.py": 50, "tests/test_e.py": 15, "kernels/ops/c/test_c.py": 30,
+              "kernels/ops/d/test_d.py": 12}
+    scopes = {path: ["session", "function"] for path in counts} | {"tests/test_b.py": ["function", "module"]}
+    tests = [
+        SimpleNamespace(path=Path(path), nodeid=f"{path}::{number}", _fixtureinfo=SimpleNamespace(
+            name2fixturedefs={scope: [SimpleNamespace(scope=scope)] for scope in scopes[path]}
+        ))
+        for path, count in counts.items() for number in range(count)
+    ]  # fmt: skip
     cut = which_tests.parts(tests)
     assert sorted(test.nodeid for part in cut for test in part) == sorted(test.nodeid for test in tests)
     assert [(part[0].path.stem, len(part)) for part in cut] == [
-        ("test_c", 12), ("test_d", 12), ("test_b", 50), ("test_a", 5), ("test_c", 12), ("test_c", 6),
+        ("test_c", 12), ("test_d", 12), ("test_b", 50), ("test_a", 5), ("test_e", 12), ("test_c", 12), ("test_e", 3),
+        ("test_c", 6),
     ]
 
 

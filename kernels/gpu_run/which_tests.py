@@ -29,19 +29,27 @@ TESTS_A_PART = 12
 def parts(tests: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The tests in parts, in the order in which they are to be taken.
 
-    A file of an op is cut into parts of TESTS_A_PART: it has no fixtures that tests share. Any other file is one part.
-    First comes the first part of each op's file, which builds the op's libraries: another part would wait for them.
-    Then come the whole files, those of most tests first. What is left of the ops' files comes last, by turns: small
-    parts, so that the processes end together.
+    A file is cut into parts of TESTS_A_PART, but for one whose tests share a fixture: that is one part. First comes the
+    first part of each op's file, which builds the op's libraries: another part would wait for them. Then come the whole
+    files, those of most tests first. What is left comes last, by turns: small parts, with which the processes end
+    together.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for test in tests:
         files.setdefault(test.path, []).append(test)
-    ops = [tests for tests in files.values() if _is_of_an_op(tests[0])]
-    whole = sorted((tests for tests in files.values() if not _is_of_an_op(tests[0])), key=len, reverse=True)
-    cut = [[tests[i : i + TESTS_A_PART] for i in range(0, len(tests), TESTS_A_PART)] for tests in ops]
-    rest = chain(*zip_longest(*(pieces[1:] for pieces in cut)))
-    return [*(pieces[0] for pieces in cut), *whole, *filter(None, rest)]
+    whole = sorted(filter(_share_a_fixture, files.values()), key=len, reverse=True)
+    cut = [
+        [tests[i : i + TESTS_A_PART] for i in range(0, len(tests), TESTS_A_PART)]
+        for tests in files.values() if not _share_a_fixture(tests)
+    ]  # fmt: skip
+    first = [pieces.pop(0) for pieces in cut if _is_of_an_op(pieces[0][0])]
+    return [*first, *whole, *filter(None, chain(*zip_longest(*cut)))]
+
+
+def _share_a_fixture(tests: list[pytest.Item]) -> bool:
+    """Whether these, of one file, have a fixture that is made once for several of them, but for a session's."""
+    fixtures = chain.from_iterable(test._fixtureinfo.name2fixturedefs.values() for test in tests)
+    return any(fixture.scope in ("class", "module", "package") for fixture in chain.from_iterable(fixtures))
 
 
 def _is_of_an_op(test: pytest.Item) -> bool:

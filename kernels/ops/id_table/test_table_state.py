@@ -116,7 +116,8 @@ def test_a_change_that_is_broken_off_at_any_line(change, backend):
         arguments, new = (keys, zeros), [old[0] | {i: i - 9 for i in range(30, 60)}, old[1]]
     else:
         arguments, new = (keys[:2], zeros[:2]), [{i: row for i, row in old[0].items() if i != 3}, old[1]]
-    for lines in itertools.count():
+    # On a GPU a line of eager's takes a hundred times as long. Some of them do there: the changes are the same.
+    for lines in itertools.count(step=7 if backend == "eager" and DEVICE.type == "cuda" else 1):
         t = table([[], []], backend)
         t.load(*first.state().values())
         t.insert(tensor([2], backend), tensor([0], backend))
