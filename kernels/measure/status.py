@@ -151,7 +151,7 @@ def result_table(results: Path = RESULTS) -> str:
                 machines.setdefault(machine, set()).add(record["date"])
     head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values(), "where the compiler stops"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
-    recorded = "; ".join(f"{machine}, {' and '.join(sorted(dates))}" for machine, dates in sorted(machines.items()))
+    recorded = "; ".join(f"{machine}, {', '.join(sorted(dates))}" for machine, dates in sorted(machines.items()))
     return "\n".join([*lines, "", f"Recorded on {recorded or 'no GPU yet'}.", *notes])
 
 
