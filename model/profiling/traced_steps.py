@@ -24,7 +24,17 @@ from data.criteo import CriteoBatches
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig, generate, hashed_ids
 from kernels import runtime
 from model import optimizers
-from model.config import DLRMConfig, Interaction, Kernels, Optimizer, Preset, TableOptimizer, TrainConfig, preset
+from model.config import (
+    DLRMConfig,
+    Interaction,
+    Kernels,
+    Optimizer,
+    Precision,
+    Preset,
+    TableOptimizer,
+    TrainConfig,
+    preset,
+)  # fmt: skip
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling.recording import WARM_UP, record, step_times, today, versions
@@ -43,7 +53,7 @@ class TracedStep:
     what its step says. sparse_gradients: of the tables, which then lie in one tensor, and have no weight decay.
     compile: torch.compile's mode; "": eager. blocking: under CUDA_LAUNCH_BLOCKING=1. kernels: of the tables; fused ones
     have no gradients at all. table_optimizer: where it is not the MLPs'. cuda_graph: the step is one, and the batch is
-    copied into its buffers.
+    copied into its buffers. precision: of the products, which the process is set to.
     """
 
     name: str
@@ -63,6 +73,7 @@ class TracedStep:
     kernels: Kernels = Kernels.EAGER
     table_optimizer: TableOptimizer | None = None
     cuda_graph: bool = False
+    precision: Precision = Precision.FP32
 
     @property
     def number(self) -> str:
@@ -93,6 +104,7 @@ TRACED_STEPS = (
     TracedStep("17_full_rowwise_fused", **_FUSED, optimizer=Optimizer.ADAGRAD, table_optimizer=_ROWWISE),
     TracedStep("18_full_sgd_graph", **_FUSED, cuda_graph=True),
     TracedStep("19_full_adagrad_graph", **_FUSED, optimizer=Optimizer.ADAGRAD, cuda_graph=True),
+    TracedStep("20_full_sgd_graph_tf32", **_FUSED, cuda_graph=True, precision=Precision.TF32),
 )
 
 
@@ -122,9 +134,9 @@ def training_step(chosen: TracedStep, device: torch.device | str) -> tuple[Calla
     turns = itertools.cycle(batches)
 
     if not chosen.cuda_graph:
-        work = partial(on_the_device, forward, optimizer)
+        work = partial(on_the_device, forward, optimizer, precision=chosen.precision)
     elif torch.device(device).type == "cuda":
-        work = make_step(forward, optimizer, chosen.batch_size, torch.device(device), cuda_graph=True)
+        work = make_step(forward, optimizer, chosen.batch_size, torch.device(device), chosen.precision, cuda_graph=True)
     else:
         raise UserError(f"{chosen.name}: a CUDA graph needs an NVIDIA GPU, this is the {device}")
 
@@ -155,7 +167,7 @@ def make_optimizer(model: DLRM, chosen: TracedStep) -> torch.optim.Optimizer | o
         rate, rule = chosen.learning_rate, chosen.table_optimizer or TableOptimizer(chosen.optimizer)
         settings = TrainConfig(
             optimizer=chosen.optimizer, learning_rate=rate, table_optimizer=rule, table_learning_rate=rate,
-            weight_decay=chosen.weight_decay,
+            weight_decay=chosen.weight_decay, precision=chosen.precision, batch_size=chosen.batch_size,
         )
         return optimizers.make_optimizer(model, Preset(model.config, settings), chosen.cuda_graph)
     fused = {"fused": True} if chosen.optimizer is Optimizer.SGD else {}
@@ -279,6 +291,7 @@ def _prepared(step: TracedStep, device: str | None) -> tuple[Callable[[], object
     chosen = torch.device(device or runtime.device())
     if chosen.type == "cpu":
         torch.set_num_threads(1)  # as the small model trains: sharing its operations costs more than it saves
+    torch.set_float32_matmul_precision("high" if step.precision is Precision.TF32 else "highest")
     return training_step(step, chosen)
 
 
