@@ -23,7 +23,7 @@ from data.synthetic import CATEGORIES, FULL, SyntheticConfig
 from kernels.check import fresh
 from lessons.shared.timeline import timeline
 from model import profiling
-from model.config import Interaction, Kernels, Optimizer
+from model.config import Interaction, Kernels, Optimizer, Precision
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling import (
@@ -646,20 +646,21 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
 
 def test_the_traced_steps_are_the_lectures():
     assert [step.number for step in TRACED_STEPS] == [f"{number:02}" for number in range(1, 21)]
-    assert [step.preset for step in TRACED_STEPS] == ["small"] * 5 + ["main"] * 14
+    assert [step.preset for step in TRACED_STEPS] == ["small"] * 5 + ["main"] * 15
     assert [step.hash for step in TRACED_STEPS[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
     assert {step.hash for step in TRACED_STEPS[5:]} == {Hash.MODULUS}
-    assert [step.interaction for step in TRACED_STEPS[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 12
+    assert [step.interaction for step in TRACED_STEPS[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 13
     assert [step.compile for step in TRACED_STEPS[:5]] == ["", "", "", "", "default"]
-    assert [step.compile for step in TRACED_STEPS[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 9]
-    assert [step.sync_metrics for step in TRACED_STEPS] == [True, True] + [False] * 17
-    assert [step.blocking for step in TRACED_STEPS] == [False, True] + [False] * 17
+    assert [step.compile for step in TRACED_STEPS[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 10]
+    assert [step.sync_metrics for step in TRACED_STEPS] == [True, True] + [False] * 18
+    assert [step.blocking for step in TRACED_STEPS] == [False, True] + [False] * 18
     assert [step.optimizer for step in TRACED_STEPS[:14]] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
-    assert [step.sparse_gradients for step in TRACED_STEPS[10:]] == [False, True, False, True, *[True] * 5]
-    assert [step.kernels for step in TRACED_STEPS] == [Kernels.EAGER] * 14 + [Kernels.FUSED] * 5
-    rules = ["sgd", "adagrad", "rowwise_adagrad", "sgd", "adagrad"]
+    assert [step.sparse_gradients for step in TRACED_STEPS[10:]] == [False, True, False, True, *[True] * 6]
+    assert [step.kernels for step in TRACED_STEPS] == [Kernels.EAGER] * 14 + [Kernels.FUSED] * 6
+    rules = ["sgd", "adagrad", "rowwise_adagrad", "sgd", "adagrad", "sgd"]
     assert [step.table_optimizer or step.optimizer for step in TRACED_STEPS[14:]] == rules
-    assert [step.cuda_graph for step in TRACED_STEPS[14:]] == [False] * 3 + [True] * 2
+    assert [step.cuda_graph for step in TRACED_STEPS[14:]] == [False] * 3 + [True] * 3
+    assert [step.precision for step in TRACED_STEPS] == [Precision.FP32] * 19 + [Precision.TF32]
     assert not any(step.cuda_graph for step in TRACED_STEPS[:14])
     assert not any(step.sparse_gradients for step in TRACED_STEPS[:10])
     assert {step.batch_size for step in TRACED_STEPS} == {2048}
