@@ -149,7 +149,8 @@ def is_whole(model: nn.Module, dense: Tensor) -> bool:
     if dense.dtype not in TYPES or dense.dtype != tables.tables.weight.dtype:
         return False
     weights = [tuple([linear.weight.shape for linear in of_arch]) for of_arch in linears]
-    return is_faster(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device)
+    rows = dense.shape[0]
+    return is_faster(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device, rows)
 
 
 def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:

@@ -223,15 +223,20 @@ def test_in_inference_few_rows_of_wide_layers_are_left_to_cublas(widths, dtype, 
         assert explanation.replaced or why in explanation.declined[0]
 
 
-@pytest.mark.parametrize(("name", "ops"), [("main", {"dlrm_forward"}), ("mlperf", {"fused_mlp", "dot_interaction"})])
-def test_a_model_with_many_weights_goes_in_parts(name, ops, products_in):
+@pytest.mark.parametrize(("name", "dtype", "rows", "is_whole"), [
+    ("main", torch.float32, 64, True), ("mlperf", torch.float32, 64, False), ("mlperf", torch.float32, 2048, False),
+    ("mlperf", torch.bfloat16, 240, True), ("mlperf", torch.bfloat16, 241, False),
+])  # fmt: skip
+def test_a_model_with_many_weights_goes_in_parts(name, dtype, rows, is_whole, products_in):
+    """But for few rows of fewer weights, which clusters of multiprocessors share."""
     products_in("tf32")
-    model = DLRM(dataclasses.replace(preset(name).model, cardinalities=(10,) * 26, hash=Hash.MODULUS)).eval()
+    model = DLRM(dataclasses.replace(preset(name).model, cardinalities=(10,) * 26, hash=Hash.MODULUS)).eval().to(dtype)
     with as_on_gpu(), torch.no_grad():
-        explanation = kernels.explain(model, torch.randn(64, 13), torch.randint(100, (64, 26)))
-    assert {found.op for found in explanation.replaced} == ops
+        explanation = kernels.explain(model, torch.randn(rows, 13, dtype=dtype), torch.randint(100, (rows, 26)))
+    ops = {found.op for found in explanation.replaced}
+    assert ops == ({"dlrm_forward"} if is_whole else {"fused_mlp", "dot_interaction"})
     reasons = [sentence for sentence in explanation.declined if sentence.startswith("dlrm_forward: ")]
-    assert reasons == [] if name == "main" else "bytes of weights: its parts are faster" in reasons[0]
+    assert reasons == [] if is_whole else "bytes of weights: its parts are faster" in reasons[0]
 
 
 @pytest.mark.parametrize(("most", "ops"), [(8192, []), (4000, ["fused_mlp"])])

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, fx
 
 from .. import runtime
-from ..device.launch import architecture, shared_memory
-from ..ops.dlrm.choice import why_in_parts
+from ..device.launch import architecture, multiprocessors, shared_memory
+from ..ops.dlrm.choice import MANY, why_in_parts
 from ..ops.dlrm.cuda_launch import design_of, shape_of
 from ..ops.dlrm.op import dlrm_forward
 from ..ops.dlrm.tile import TYPES
@@ -96,7 +96,9 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     zeros = shape.top[0] - columns  # whose weights do nothing
     shape = replace(shape, bags=bags, top=(columns, *shape.top[1:]))
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
-    design = design_of(shape, dtype, precision, architecture(device), shared_memory(device))
+    rows = value(dense).shape[0]
+    rows = rows if isinstance(rows, int) else MANY
+    design = design_of(shape, dtype, precision, architecture(device), shared_memory(device), rows, multiprocessors())
     if why := design if isinstance(design, str) else why_in_parts(design):
         raise Miss(why, pairs.out)
     lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
