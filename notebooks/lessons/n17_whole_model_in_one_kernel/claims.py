@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from kernels.ops.dlrm.cluster import ROWS, resident_clusters
 from lessons.n17_whole_model_in_one_kernel import recorded
 from lessons.n17_whole_model_in_one_kernel.mini_kernel import WIDTH
 from lessons.shared.claim import claim
@@ -26,6 +27,12 @@ def weight_bytes() -> int:
 def floor_us(blocks: int = 1) -> float:
     """µs in which an SM reads its share of them from the L2."""
     return weight_bytes() / blocks / sm_gb_per_s() / 1e3
+
+
+def _clusters() -> tuple[int, int]:
+    """As many as the op launches at most, and their rows."""
+    clusters = resident_clusters(sms())
+    return clusters, clusters * ROWS[-1]
 
 
 def _inference(rows: int, precision: str = "tf32") -> tuple[float, float]:
@@ -124,7 +131,8 @@ claim(
     "| 2048 | {:.1f} µs | {:.1f} µs |",
     _four_kernels,
 )
-claim("17", "each block would read an eighth of the weights, in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "each block reads an eighth of the weights, in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "An H200 runs {} such clusters at once, so batches of up to {} rows", _clusters)
 claim(
     "17",
     "| rows | our parts | best peer | |---|---|---| | 128 | {:.1f} µs | {:.1f} µs | "
