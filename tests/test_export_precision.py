@@ -345,10 +345,13 @@ def test_the_launches_are_the_ops_own(tmp_path):
     # The kernel, blocks, a cluster's, and the kind of launch: plain, as tiles read x before they wait; else early. The
     # first kernel all of whose tiles run at once, and then a block a multiprocessor.
     assert tiles["launches"] == [
+        # 132 multiprocessors
         ["clusters_8", 8, 8, 2], ["clusters_8", 120, 8, 2], ["clusters_16", 64, 8, 2], ["clusters_16", 120, 8, 2],
-        ["tiles_8", 31, 0, 0],  # of 132 multiprocessors, of two, and of sixteen
+        ["tiles_8", 31, 0, 0],
+        # 2
         ["tiles_8", 1, 0, 0], ["tiles_8", 1, 0, 0], ["tiles_8", 2, 0, 0], ["tiles_16", 2, 0, 0],
         ["tiles_32", 2, 0, 0], ["tiles_32", 2, 0, 0],
+        # 16
         ["clusters_8", 8, 8, 2], ["clusters_16", 8, 8, 2], ["clusters_16", 8, 8, 2], ["tiles_8", 3, 0, 0],
         ["tiles_32", 9, 0, 0],
     ]  # fmt: skip
