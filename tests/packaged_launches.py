@@ -21,6 +21,8 @@ from kernels import library
 from kernels.check.host import run_source
 from kernels.cubin import compile as cubins
 from kernels.ops.dlrm import packaged
+from kernels.ops.dlrm.cluster import Clusters
+from kernels.ops.dlrm.cuda_launch import design_of
 from model import export
 from model.config import Precision
 from model.serving import forms
@@ -29,7 +31,11 @@ from model.serving.served import Served, as_trained
 MODELS = {
     "tiles": ({"bottom": (13, 128, 16), "top": (64, 1)}, Precision.TF32), "lanes": ({}, Precision.FP32),
 }  # fmt: skip
-BATCHES = (1, 7, 9, 17, 33, 100)
+# (rows, multiprocessors): of an H200, and of so few that no clusters are taken, or one.
+CALLS = [(rows, 132) for rows in (1, 120, 121, 240, 241)] + [(rows, 2) for rows in (1, 7, 9, 17, 33, 100)] + [
+    (rows, 16) for rows in (8, 9, 16, 17, 257)
+]  # fmt: skip
+SHARED = 227 * 1024  # an H200's bytes of shared memory a block
 # The launcher asks an image for its kernels' names and sizes, and no more: the kernels' own code takes nvcc longer.
 EMPTY = """struct Arguments {{ long long numbers[{numbers}]; }};
 extern "C" __global__ void {name}(const __grid_constant__ Arguments given) {{}}
@@ -39,7 +45,7 @@ extern "C" __global__ void {name}(const __grid_constant__ Arguments given) {{}}
 def form(name):
     """What a package computes, as for an H200."""
     changes, precision = MODELS[name]
-    arch, shared = lambda device: 90, lambda device: 227 * 1024
+    arch, shared = lambda device: 90, lambda device: SHARED
     with mock.patch.multiple(forms, architecture=arch, shared_memory=shared, check_precision=lambda *_: None):
         return forms.form(Served(trained(**changes)).eval(), precision, torch.device("cuda"))
 
@@ -84,7 +90,7 @@ def wrong(op, *arguments):
 @torch.no_grad()
 def launched(name, op, driver, loaded):
     """What the model's calls launch. loaded: how many images were before."""
-    one, (changes, _) = form(name), MODELS[name]
+    one, (changes, precision) = form(name), MODELS[name]
     one.load(op)
     served, program = Served(trained(**changes)).eval(), one.program
     exported = torch.export.export(one, tuple(export.sample(served, 5, 0)))
@@ -92,17 +98,23 @@ def launched(name, op, driver, loaded):
     nodes = [target.split(".")[1] for target in targets if "dlrm" in target or "linear" in target]
     driver.set_parameters(bytes_of(program))
     launches, off = [], 0.0
-    for rows in BATCHES:
+    for rows, multiprocessors in CALLS:
+        driver.set(multiprocessors=multiprocessors)
         inputs = export.sample(served, rows, rows)
         dense, ids = as_trained(inputs[0]).to(one.rows.dtype), one._rows(inputs[1])
         logits = one.op(dense, one.rows, ids, one.laid_out)
         made = driver.launches()[-1]
         numbers = made.parameters[: bytes_of(program) // 8]  # the one struct's
-        kernel = made.function - 1001 - loaded
-        launches.append({"kernel": kernel, "grid": [*made.grid], "kind": made.kind})
-        source = packaged.source_of(program.designs[kernel])
+        design = program.designs[made.function - 1001 - loaded]
+        source = packaged.source_of(design)
+        launches.append([packaged.name_of(design), made.grid[0], made.cluster[0], made.kind])
         assert ([*made.block], made.shared) == ([source.threads, 1, 1], source.shared)
-        if kernel == 0:  # g++ takes its time for each of them
+        if isinstance(design, Clusters):
+            assert design.laid_out
+            design = replace(design, laid_out=False)
+        products = "tf32" if precision is Precision.TF32 else "ieee"
+        assert design == design_of(program.shape, program.dtype, products, 90, SHARED, rows, multiprocessors)
+        if name == "lanes" or design.rows == 8:  # g++ takes its time for each of them
             run_source.run(source, made.grid, numbers)
             probabilities = logits.squeeze(1).float().sigmoid()
             off = max(off, (probabilities.double() - served.exactly(*inputs)).abs().max().item())
@@ -118,7 +130,6 @@ def launched(name, op, driver, loaded):
 
 def main():
     folder, driver, ops = Path(sys.argv[1]), fake_driver.Driver(Path(sys.argv[2])), json.loads(sys.argv[3])
-    driver.set(multiprocessors=2)
     torch.ops.load_library(str(folder / "libops.so"))
     told = {}
     for name, op in ops.items():

@@ -16,6 +16,8 @@ from test_serving_http import BINARY, as_binary, ask, connect, from_binary, serv
 from test_serving_table import grown, inputs_and_answers, own_table
 
 from data.cli import UserError
+from kernels.ops.dlrm.cluster import CLUSTERS
+from kernels.ops.dlrm.tile import TILES
 from model.config import Precision
 from model.export import MOST_OFF, SAMPLE_BATCHES, sample
 from model.serving.exported import Exported
@@ -190,6 +192,12 @@ PRECISIONS = {
 ONE_KERNEL = {"tf32", "bf16", "small", "lanes"}
 
 
+def at_once():
+    """How many blocks run at once on this GPU, and clusters of eight, one at least."""
+    count = torch.cuda.get_device_properties(0).multi_processor_count
+    return count, max(1, count // 8 - 1)
+
+
 def written(name, built_once):
     """The folder of one of PRECISIONS."""
     pooling, precision, changes = PRECISIONS[name]
@@ -217,11 +225,12 @@ class TestPrecisions:
         assert off == pytest.approx(exactness.absolute, rel=0.01, abs=1e-7)
 
     def test_any_number_of_rows(self, in_precision):
-        """At the ends of what tiles of 8, 16 and 32 rows take, and where blocks take several tiles."""
+        """At the ends of what clusters and tiles of each number of rows take, and where blocks take several tiles."""
         folder, _, pooling, precision, changes = in_precision
         exported, served = Exported(folder), Served(trained(**changes), pooling)
-        count = torch.cuda.get_device_properties(0).multi_processor_count
-        for rows in (1, 7, 8, 9, 8 * count, 8 * count + 1, 16 * count + 1, 100 * count + 3):
+        blocks, clusters = at_once()
+        ends = (8 * clusters, 16 * clusters, 8 * blocks, 16 * blocks)
+        for rows in (1, 7, 8, 9, *ends, *(end + 1 for end in ends), 100 * blocks + 3):
             inputs = sample(served, rows, rows)
             answers = exported(*inputs)
             assert (answers.double() - served.exactly(*inputs)).abs().max() <= MOST_OFF["cuda", precision]
@@ -246,16 +255,20 @@ class TestPrecisions:
             torch.testing.assert_close(exported(*inputs), want, rtol=0, atol=MOST_OFF["cuda", precision])
 
     def test_one_kernel_is_launched(self, in_precision):
-        folder, name, _, _, _ = in_precision
-        exported = Exported(folder)
-        *inputs, _ = torch.load(folder / "samples.pt")[4]
-        exported(*inputs)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        folder, name, pooling, _, changes = in_precision
+        exported, served = Exported(folder), Served(trained(**changes), pooling)
+        _, clusters = at_once()
+        few = CLUSTERS if torch.cuda.get_device_capability() == (9, 0) else TILES
+        for rows, wanted in ((1, few), (8 * clusters + 1, few), (16 * clusters + 1, TILES)):
+            inputs = sample(served, rows, rows)
             exported(*inputs)
-        kernels = [event.name for event in profiler.events() if event.device_type == torch.profiler.DeviceType.CUDA]
-        assert sum(kernel.startswith("dlrm_forward") for kernel in kernels) == (name in ONE_KERNEL), kernels
-        products = [kernel for kernel in kernels if "gemm" in kernel.lower() or "cutlass" in kernel.lower()]
-        assert not products or name not in ONE_KERNEL, products
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                exported(*inputs)
+            kernels = [event.name for event in profiler.events() if event.device_type == torch.profiler.DeviceType.CUDA]
+            own = [kernel for kernel in kernels if kernel.startswith("dlrm_forward")]
+            assert own == ([] if name not in ONE_KERNEL else ["dlrm_forward" if name == "lanes" else wanted]), kernels
+            products = [kernel for kernel in kernels if "gemm" in kernel.lower() or "cutlass" in kernel.lower()]
+            assert not products or name not in ONE_KERNEL, products
 
     def test_two_models_in_one_process(self, built_once):
         folders = [written(name, built_once) for name in ("tf32", "bf16")]

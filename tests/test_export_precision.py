@@ -16,11 +16,12 @@ import fake_driver
 import pytest
 import torch
 from exported_models import CARDINALITIES, trained
-from packaged_launches import MODELS, build
+from packaged_launches import CALLS, MODELS, build
 
 from data.cli import UserError
 from kernels import runtime
-from kernels.ops.dlrm.packaged import Program
+from kernels.ops.dlrm.cluster import Clusters
+from kernels.ops.dlrm.packaged import Program, name_of
 from kernels.ops.dlrm.shape import Shape
 from kernels.ops.dlrm.tile import Tiles
 from model import export
@@ -57,9 +58,9 @@ def on_h200(monkeypatch):
     [
         ({}, FP32, [Shape]),
         ({}, TF32, [Shape]),  # in full float32, which is as fast there
-        ({}, BF16, [Tiles] * 3),
-        (WIDE, TF32, [Tiles] * 3),
-        (WIDE, BF16, [Tiles] * 3),
+        ({}, BF16, [Clusters] * 2 + [Tiles] * 3),
+        (WIDE, TF32, [Clusters] * 2 + [Tiles] * 3),
+        (WIDE, BF16, [Clusters] * 2 + [Tiles] * 3),
     ],
 )
 def test_one_kernel(on_h200, changes, precision, designs):
@@ -294,12 +295,19 @@ def test_a_folder_of_the_format_before_runs(exported_folder, serving_programs, t
 
 
 def test_a_program_is_of_the_ops_own_rule():
+    def names(*given):
+        designs = Program.of(*given).designs
+        assert all(design.laid_out for design in designs if isinstance(design, Clusters))
+        return " ".join(map(name_of, designs))
+
     main = (13, 512, 256, 64, 16), (367, 512, 256, 1), [7] * 26
-    program = Program.of(*main, torch.float32, "tf32", *H200)
-    assert [design.rows for design in program.designs] == [8, 16, 32]
+    clusters, tiles = "clusters_8 clusters_16 ", "tiles_8 tiles_16 tiles_32"
+    assert names(*main, torch.float32, "tf32", *H200) == clusters + tiles
+    for other in (80, 89, 100, 120):
+        assert names(*main, torch.float32, "tf32", other, 227 * 1024) == tiles, "clusters are of sm_90"
     mlperf = (13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), [7] * 26
-    assert [design.rows for design in Program.of(*mlperf, torch.float32, "tf32", *H200).designs] == [8]
-    assert [design.rows for design in Program.of(*mlperf, torch.bfloat16, "ieee", *H200).designs] == [8, 16]
+    assert names(*mlperf, torch.float32, "tf32", *H200) == "clusters_8 tiles_8"
+    assert names(*mlperf, torch.bfloat16, "ieee", *H200) == clusters + "tiles_8 tiles_16"
     assert "is too large for one kernel" in Program.of(*main, torch.float32, "ieee", *H200)
     assert "sm_80 or later; this is sm_75" in Program.of(*main, torch.bfloat16, "ieee", 75, 64 * 1024)
     odd = (13, 8, 3), (9, 8, 1)  # whose tables' rows have 12 bytes
@@ -334,13 +342,20 @@ def test_the_launches_are_the_ops_own(tmp_path):
     told = json.loads(done.stdout.splitlines()[-1])
     assert [*told] == [*MODELS]
     tiles, lanes = told.values()
-    # Two multiprocessors: as few rows of a tile as have all tiles at once, and then a block a multiprocessor.
-    assert [launch["kernel"] for launch in tiles["launches"]] == [0, 0, 0, 1, 2, 2]
-    assert [launch["grid"] for launch in tiles["launches"]] == [[1, 1, 1], [1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1, 1],
-                                                                [2, 1, 1]]  # fmt: skip
-    assert [launch["grid"] for launch in lanes["launches"]] == [[blocks, 1, 1] for blocks in (1, 1, 1, 1, 2, 4)]
-    assert {launch["kind"] for launch in tiles["launches"]} == {0}, "a tile reads x before it waits"
-    assert {launch["kind"] for launch in lanes["launches"]} == {2}, "an early launch"
+    # The kernel, blocks, a cluster's, and the kind of launch: plain, as tiles read x before they wait; else early. The
+    # first kernel all of whose tiles run at once, and then a block a multiprocessor.
+    assert tiles["launches"] == [
+        # 132 multiprocessors
+        ["clusters_8", 8, 8, 2], ["clusters_8", 120, 8, 2], ["clusters_16", 64, 8, 2], ["clusters_16", 120, 8, 2],
+        ["tiles_8", 31, 0, 0],
+        # 2
+        ["tiles_8", 1, 0, 0], ["tiles_8", 1, 0, 0], ["tiles_8", 2, 0, 0], ["tiles_16", 2, 0, 0],
+        ["tiles_32", 2, 0, 0], ["tiles_32", 2, 0, 0],
+        # 16
+        ["clusters_8", 8, 8, 2], ["clusters_16", 8, 8, 2], ["clusters_16", 8, 8, 2], ["tiles_8", 3, 0, 0],
+        ["tiles_32", 9, 0, 0],
+    ]  # fmt: skip
+    assert lanes["launches"] == [["lanes", -(-rows // 32), 0, 2] for rows, _ in CALLS]
     assert tiles["off"] < MOST_OFF["cuda", TF32]
     assert lanes["off"] < MOST_OFF["cuda", FP32]
     assert all(told[name]["nodes"] == ["dlrm_forward_laid_out"] for name in MODELS)

@@ -7,8 +7,9 @@
 
 namespace dlrm {
 
-// A model and its kernels. In tiles there is one for each number of rows that a tile may have, fewest first; of a small
-// model, a row of which is a lane's, there is one alone.
+// A model and its kernels. Those whose tiles are a cluster's come first, and then those whose tiles are a block's: of both
+// there is one for each number of rows that a tile may have, fewest first. Of a small model, a row of which is a lane's,
+// there is one alone.
 struct Packaged {
     const char* op;
     ScalarType dtype;
@@ -17,16 +18,26 @@ struct Packaged {
     int64_t all_rows, laid_out;                        // of that tensor; elements of the weights
     const int64_t* places;                             // of a lane's: where weights and then biases begin; null: in tiles
     const char* const* kernels;
-    const int64_t* rows_of_kernel;
+    const int64_t *rows_of_kernel, *cluster_of_kernel;  // of a tile: its rows, and the blocks that share it
     int64_t kernel_count;
 };
 
 constexpr int64_t size_of_report = 6;  // dispatch/input_errors.py; every id here has a row, and so nothing is reported
 
-// The kernel with the fewest rows of a tile with which all tiles run at once; else the one with the most (tile.py).
+// How many of a kernel's tiles run at once. A GPC's multiprocessors are no multiple of a cluster (cluster.py).
+inline int64_t at_once(const Packaged& model, int64_t kernel, int64_t multiprocessors) {
+    const int64_t cluster = model.cluster_of_kernel[kernel];
+    return cluster == 1 ? multiprocessors : std::max<int64_t>(0, multiprocessors / cluster - 1);
+}
+
+inline int64_t tiles_of(const Packaged& model, int64_t kernel, int64_t rows) {
+    return (rows + model.rows_of_kernel[kernel] - 1) / model.rows_of_kernel[kernel];
+}
+
+// The first kernel all of whose tiles run at once; else the last one (design_of of cuda_launch.py).
 inline int64_t kernel_for(const Packaged& model, int64_t rows, int64_t multiprocessors) {
     for (int64_t i = 0; i < model.kernel_count - 1; ++i)
-        if ((rows + model.rows_of_kernel[i] - 1) / model.rows_of_kernel[i] <= multiprocessors) return i;
+        if (tiles_of(model, i, rows) <= at_once(model, i, multiprocessors)) return i;
     return model.kernel_count - 1;
 }
 
@@ -58,23 +69,25 @@ inline void launch(const Packaged& model, cubin::Program& program, const fused::
         for (int64_t f = 0; f < model.tables; ++f) pointer(ids.data, 8 * f);
         numbers.insert(numbers.end(), size_t(model.tables), model.tables);  // from one row's id to the next one's
     };
-    const int64_t which = kernel_for(model, rows, multiprocessors);
-    int64_t blocks = (rows + model.rows_of_kernel[which] - 1) / model.rows_of_kernel[which];
+    const int64_t which = kernel_for(model, rows, multiprocessors), cluster = model.cluster_of_kernel[which];
+    int64_t tiles = tiles_of(model, which, rows);
     pointer(dense.data);
     if (model.places) {
         features();
         for (int64_t i = 0; i < 2 * model.layers; ++i) pointer(given[3].tensor.data, model.places[i] * size);
         pointer(given[4].tensor.data), pointer(given[5].tensor.data), numbers.push_back(rows);
     } else {
-        blocks = std::min(blocks, multiprocessors);
+        tiles = std::min(tiles, at_once(model, which, multiprocessors));  // those behind are taken by turns
         pointer(given[4].tensor.data), pointer(given[3].tensor.data);
-        numbers.insert(numbers.end(), {rows, model.inputs, blocks});
+        numbers.insert(numbers.end(), {rows, model.inputs, tiles});
         features();
         numbers.insert(numbers.end(), size_t(2 * model.tables), 0);  // offsets and numbers of ids, of bags alone
         pointer(given[5].tensor.data);
     }
     const cubin::Argument argument{numbers.data(), 8 * numbers.size(), 's'};
-    program[model.kernels[which]].launch(cubin::Launch({blocks}, stream), &argument, 1);
+    cubin::Launch how({tiles * cluster}, stream);
+    if (cluster > 1) how.cluster = {cluster};
+    program[model.kernels[which]].launch(how, &argument, 1);
 }
 
 // dense [B, K], tables [all rows, D], rows int64 [B, F], laid_out → out [B, N].

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from ...cubin import compile as cubins
 from ...cubin.embed import embed
 from ...device.source_launch import Source
 from ...dispatch.cubin_files import EARLY, PLAIN
+from .cluster import BLOCKS, Clusters, clusters_source
 from .cuda_launch import design_of, source, write_fragments
 from .shape import ROWS_OF_A_BLOCK, Shape
 from .tile import ROWS, Tiles, tiles_source
@@ -41,7 +42,8 @@ PIECE = 4  # elements of float32 that a small model's kernel reads at a time
 class Program:
     """The kernels of a model on GPUs of sm_<arch>, an id a feature and row.
 
-    designs: Tiles by their rows, fewest first, or one Shape. heights: the tables' rows; they lie one behind the other.
+    designs: Clusters, whose weights are laid out, and then Tiles, each by their rows, fewest first; or one Shape.
+    heights: the tables' rows; they lie one behind the other.
     """
 
     designs: tuple[Shape | Tiles, ...]
@@ -63,11 +65,16 @@ class Program:
         starts = itertools.accumulate(heights[:-1], initial=0)
         is_aligned = not any(start * bottom[-1] * dtype.itemsize % 16 for start in starts)
         shape = Shape(tuple(bottom), tuple(top), len(heights), aligned=is_aligned)
-        # On a GPU with one multiprocessor these batches have tiles of each number of rows that fits.
-        designs = [design_of(shape, dtype, precision, arch, shared_bytes, rows, 1) for rows in ROWS]
+        # Where one cluster runs at once, and where one block does, these batches have a kernel for each number of rows
+        # that fits.
+        designs = [
+            design_of(shape, dtype, precision, arch, shared_bytes, rows, multiprocessors)
+            for multiprocessors in (2 * BLOCKS, 1) for rows in ROWS
+        ]  # fmt: skip
         if isinstance(designs[0], str):
             return designs[0]
-        return cls(tuple(dict.fromkeys(designs)), tuple(heights), dtype, arch)
+        laid_out = (replace(each, laid_out=True) if isinstance(each, Clusters) else each for each in designs)
+        return cls(tuple(dict.fromkeys(laid_out)), tuple(heights), dtype, arch)
 
     @property
     def shape(self) -> Shape:
@@ -120,17 +127,16 @@ class Program:
         return f"{NAME}.{overload}", [code, bytes_]
 
     def _image(self, design: Shape | Tiles, folder: Path) -> Path:
-        name, program = _name(design), source_of(design)
+        name, program = name_of(design), source_of(design)
         text = folder / f"{name}.cu"
         text.write_text(program.text)
         image = cubins.by_nvcc(text, self.arch, ["-std=c++17"])
         numbers = 7 + 6 * self.shape.features
-        # A tile reads x and the ids before it waits: behind the launch that lays weights out that is all there, and
-        # here the launch before may be what writes them.
-        kind = PLAIN
         if isinstance(design, Shape):
             numbers = 4 + 4 * self.shape.features + 2 * len(self.shape.layers)
-            kind = EARLY if self.arch >= 90 else PLAIN
+        # The launch before may be what writes x and the ids. Tiles read both before they wait for it, so that they may
+        # not begin early; Clusters whose weights are laid out read nothing but these before they wait.
+        kind = EARLY if self.arch >= 90 and type(design) is not Tiles else PLAIN
         described = {
             "name": name, "entry": program.name, "threads": program.threads, "shared": program.shared,
             "kind": kind, "hidden": 0,
@@ -141,7 +147,8 @@ class Program:
     def _text(self, overload: str, images: str) -> str:
         shape, design = self.shape, self.designs[0]
         starts = itertools.accumulate(self.heights[:-1], initial=0)
-        names, rows = zip(*((f'"{_name(each)}"', _rows(each)) for each in self.designs), strict=True)
+        names = (f'"{name_of(each)}"' for each in self.designs)
+        rows, clusters = map(_rows, self.designs), (source_of(each).cluster for each in self.designs)
         places = "nullptr" if isinstance(design, Tiles) else "places"
         return f"""\
 // Written by kernels/ops/dlrm/packaged.py: dlrm_forward of one model, for GPUs of sm_{self.arch}.
@@ -152,12 +159,13 @@ class Program:
 namespace {{
 
 const int64_t starts[] = {{{_numbers(starts)}}}, heights[] = {{{_numbers(self.heights)}}};
-const int64_t places[] = {{{_numbers(self.places)}}}, rows_of_kernel[] = {{{_numbers(rows)}}};
+const int64_t places[] = {{{_numbers(self.places)}}};
+const int64_t rows_of_kernel[] = {{{_numbers(rows)}}}, cluster_of_kernel[] = {{{_numbers(clusters)}}};
 const char* const kernels[] = {{{", ".join(names)}}};
 const dlrm::Packaged model = {{
     "{NAME}", ScalarType::{SCALAR_TYPES[self.dtype]}, {shape.bottom[0]}, {shape.top[-1]}, {shape.width}, \
 {shape.features}, {len(shape.layers)}, starts, heights,
-    {sum(self.heights)}, {self.elements}, {places}, kernels, rows_of_kernel, {len(self.designs)},
+    {sum(self.heights)}, {self.elements}, {places}, kernels, rows_of_kernel, cluster_of_kernel, {len(self.designs)},
 }};
 
 const char* run(const fused::Argument* given, const fused::Context* context) {{
@@ -198,10 +206,14 @@ _declared: set[str] = set()
 
 def source_of(design: Shape | Tiles) -> Source:
     """What is compiled for a design."""
+    if isinstance(design, Clusters):
+        return clusters_source(design)
     return tiles_source(design) if isinstance(design, Tiles) else source(design)
 
 
-def _name(design: Shape | Tiles) -> str:
+def name_of(design: Shape | Tiles) -> str:
+    if isinstance(design, Clusters):
+        return f"clusters_{design.rows}"
     return f"tiles_{design.rows}" if isinstance(design, Tiles) else "lanes"
 
 
@@ -209,5 +221,5 @@ def _rows(design: Shape | Tiles) -> int:
     return design.rows if isinstance(design, Tiles) else ROWS_OF_A_BLOCK
 
 
-def _numbers(values: Sequence[int]) -> str:
+def _numbers(values: Iterable[int]) -> str:
     return ", ".join(map(str, values))

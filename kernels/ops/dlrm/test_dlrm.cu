@@ -270,6 +270,7 @@ constexpr Cut whole = Cut::whole, outputs = Cut::outputs, inputs = Cut::inputs, 
 
 // Models and their plans: main and one that is cut as it is; each state before and behind each cut; layers of more than a
 // warp has on its way, or of fewer jobs than blocks; a layer of one output in the middle; one exchange a tile, and none.
+// Given's weights are laid out, as a package's.
 struct Main {
     static constexpr const char *bottom = "13-512-256-64-16", *top = "367-512-256-1";
     static constexpr int tables = 26;
@@ -282,7 +283,7 @@ struct Small : Main {
 struct Given {
     static constexpr const char *bottom = "3-40-24-48", *top = "258-40-24-5";
     static constexpr int tables = 20;
-    static constexpr dlrm::Plan plan = {{outputs, outputs, inputs, outputs, rows, outputs}, -1};
+    static constexpr dlrm::Plan plan = {{outputs, outputs, inputs, outputs, rows, outputs}, -1, true};
 };
 struct Long {
     static constexpr const char *bottom = "100-300-160-32", *top = "47-260-40-300-3";

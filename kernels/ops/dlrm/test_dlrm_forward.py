@@ -486,11 +486,14 @@ def test_tiles_compile(shape, rows, dtype, tmp_path):
 @needs_nvrtc
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("rows", cluster.ROWS)
-@pytest.mark.parametrize("shape", [MAIN, replace(MAIN, bags="open", id_bytes=4, aligned=False)], ids=str)
-def test_clusters_compile(shape, rows, dtype, tmp_path):
+@pytest.mark.parametrize(("changes", "laid_out"), [
+    ({}, False), ({}, True), ({"bags": "open", "id_bytes": 4, "aligned": False}, False),
+], ids=str)  # fmt: skip
+def test_clusters_compile(changes, laid_out, rows, dtype, tmp_path):
     """The compiler checks what cluster.py computes against cluster.cuh. A weight on its way that is spilled is one that
     is waited for."""
-    program = clusters_source(Clusters.of(shape, dtype, rows, H100))
+    design = Clusters.of(replace(MAIN, **changes), dtype, rows, H100)
+    program = clusters_source(replace(design, laid_out=laid_out))
     image = Path(nvrtc.compiled(nvrtc.Kernel(program, 90), tmp_path).path).read_bytes()
     assert registers(image) <= 128
     if (lines := sass(image)) is not None:
