@@ -31,7 +31,7 @@ int guarded(int a, int n) {
 }
 int capped(int a, int n) { return min(a + n, n); }
 int sum(const int* x, int n) {
-    int total = 0;
+    unsigned total = 0;
     for (int i = 0; i < n; ++i) total += x[i];
     __syncthreads();
     return total + int(blockIdx.x - threadIdx.y);
@@ -158,7 +158,7 @@ constexpr int size = 3;
 inline int of_a_gpu() { return 7; }
 #endif
 inline int sum(const int* x, int n) {
-    int total = 0;
+    unsigned total = 0;
     for (int i = n; i > 0; i -= 1) total += x[i - 1];
     return total;
 }
@@ -230,7 +230,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
         how, end = of(2, f"constexpr int size = {value};")
         assert how == "constant, built alone"
         assert end.startswith("killed by test_toy.cu (asan): ")
-    assert of(7, "int total = 1;")[1] == "killed by test_toy.cu (asan): row FAIL: of the sum"
+    assert of(7, "unsigned total = 1;")[1] == "killed by test_toy.cu (asan): row FAIL: of the sum"
     loop = "for (int i = n; i {}; i -= {}) total += x[i - {}];"
     assert "AddressSanitizer: heap-buffer-overflow" in of(8, loop.format(">= 0", 1, 1))[1]
     assert "killed by test_toy.cu (asan): a time limit: " in of(8, loop.format("> 0", 0, 1))[1]
