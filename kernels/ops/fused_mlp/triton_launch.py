@@ -109,7 +109,7 @@ def backward(
     if weights_launch.runs(x.dtype, precision) and not (step or parts):
         parts, part = weights_launch.parts_of(rows, widths)
         target = sum_target(grad_packed, parts)
-        weights_launch.weights(x, hidden, grads, target, widths, activation, final_activation, parts, part)
+        weights_launch.weights([x], [hidden], [grads], target, widths, parts, part)
         add_chunks(target, grad_packed)
         return
     if interpreted() and not step:
