@@ -67,6 +67,11 @@ def elements(widths: str) -> int:
     return layers(widths)[-1].end
 
 
+def columns_of_grads(widths: str) -> int:
+    """How many numbers the gradients of all layers' outputs have a row, each filled up."""
+    return sum(padded(layer.outputs) for layer in layers(widths))
+
+
 def widths_of(weights: Sequence[Tensor]) -> str:
     """ "K-N1-…-NL" of weights [N1, K], [N2, N1], …"""
     numbers = (weights[0].shape[1], *(weight.shape[0] for weight in weights))

@@ -1,8 +1,8 @@
 // The weights' and biases' gradients of whole MLPs in tf32: grad_Wl = g(l)ᵀ h(l-1), grad_bl = Σ of the rows of g(l).
 //
 // A block takes 64 × 64 numbers of one layer's weight and a part of the rows; all layers' tiles, of all MLPs, are in one
-// grid, as one MLP's are in triton_backward.py, whose weights_kernel computes the same. There the transposed operand goes through registers and
-// shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what mma.sync wants next to
+// grid, as one MLP's are in triton_backward.py, whose weights_kernel computes the same. There the transposed operand
+// goes through registers and shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what mma.sync wants next to
 // each other are those of four matrices: which output is which row of a matrix is free, as long as the end knows it.
 //
 //     output 4 g + i is row g, and 32 + 4 g + i row g + 8, of matrix i;  input 4 g + j is column g of matrix j
@@ -102,25 +102,22 @@ struct WeightsBlock {
             source += rows_at_once * stride, place += rows_at_once * weights_row;
         }
     }
-    // The same of a matrix's rows of a stage. Where they are aligned they are read to the end of their filled-up columns:
-    // what is beyond those that exist is not stored.
-    __device__ void ask(float* to, const float* matrix, long long stride, int exist, int filled, int stage) {
+    // The same of a matrix's rows of a stage, which are read to their end: what is beyond the layer's is not stored.
+    __device__ void ask(float* to, const float* matrix, long long stride, int columns, int stage) {
         const float* const from = matrix + (before() + stage * weights_rows) * stride;
         const int there = rows - stage * weights_rows;
         if ((reinterpret_cast<unsigned long long>(matrix) | stride * sizeof(float)) % 16 == 0)
-            ask<4>(to, from, stride, filled, there);
+            ask<4>(to, from, stride, columns, there);
         else
-            ask<1>(to, from, stride, exist, there);
+            ask<1>(to, from, stride, columns, there);
     }
     __device__ void ask(int i) {
         if (i * weights_rows < rows) {
-            ask(stage(i).g, of.grads + layer.g + output, of.grads_columns, layer.outputs - output,
-                layer.filled_outputs - output, i);
-            const int exist = layer.inputs - input;
+            ask(stage(i).g, of.grads + layer.g + output, of.grads_columns, layer.filled_outputs - output, i);
             if (layer.of_x)
-                ask(stage(i).h, of.x + input, of.x_columns, exist, int(of.x_columns) - input, i);
+                ask(stage(i).h, of.x + input, of.x_columns, int(of.x_columns) - input, i);
             else
-                ask(stage(i).h, of.hidden + layer.h + input, of.hidden_columns, exist, layer.filled_inputs - input, i);
+                ask(stage(i).h, of.hidden + layer.h + input, of.hidden_columns, layer.filled_inputs - input, i);
         }
         copies.commit();
     }

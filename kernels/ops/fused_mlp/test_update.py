@@ -1,0 +1,97 @@
+"""fused_mlp_chain and fused_mlp_sgd: by their specs, against the backward of fused_mlp, and under sanitizers."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from ...check import Case, check
+from ...check.contract import DEVICE, Contract, every_backend, kernel_backend
+from .op import OP
+from .packing import elements
+from .update import CHAIN, SGD
+
+
+class Undifferentiable(Contract):
+    def function(self, backend, in_place=False):
+        return functools.partial(self.declaration.call, backend)
+
+    @every_backend
+    def test_adversarial_cases(self, backend):
+        check(self.op, self.function(backend), cases=self.cases(backend))
+
+    @kernel_backend
+    def test_opcheck(self, backend):
+        for call in self.calls(Case((9, 5)))[:2]:
+            torch.library.opcheck(self.declaration.overload(backend), self.overload_arguments(call))
+
+    @every_backend
+    def test_wrong_input(self, backend):
+        call = self.call()
+        for name, wrong, error, message in self.wrong_input(call):
+            arguments = list(call.arguments())
+            arguments[self.spec.arguments.index(name)] = wrong
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+
+class TestChain(Undifferentiable):
+    op = CHAIN.name
+
+    def wrong_input(self, call):
+        grad_out, packed, hidden, out = call.tensors
+        return (
+            ("grad_out", None, TypeError, "grad_out must be a tensor; got NoneType"),
+            ("grad_out", grad_out[0], ValueError, r"grad_out must have shape \[B, N\]"),
+            ("packed", packed[:-1], ValueError, r"packed must have shape"),
+            ("packed", packed.double(), TypeError, "packed must have grad_out's dtype, float32; got float64"),
+            ("layer_values", hidden[1:], ValueError, "layer_values must have shape"),
+            ("out", out.to("meta"), ValueError, "out must be on grad_out's device"),
+            ("activation", "elu", ValueError, "activation must be one of"),
+            ("x_columns", 7, ValueError, "x_columns must be 0, or 13 or more; got 7"),
+        )
+
+    @kernel_backend
+    def test_it_is_what_the_backward_begins_with(self, backend):
+        """grad_x to the bit; with eager's products the weights' gradients."""
+        for call in self.calls(Case((33, 3))):
+            grad_out, packed, hidden, out = call.tensors
+            widths, *names, precision, columns = call.options
+            x = torch.randn(33, columns or 3, device=DEVICE)
+            options = widths, *names, precision, True
+            grad_x, _ = OP.overload(backend, "backward")(grad_out, x, packed, hidden, out, *options, [True, True])
+            found, _ = CHAIN.call(backend, *call.tensors, widths, *names, precision, x.shape[1])
+            assert torch.equal(found, grad_x)
+
+
+class TestSGD(Undifferentiable):
+    op = SGD.name
+
+    def wrong_input(self, call):
+        packed, x, hidden, grads, rate = call.tensors
+        return (
+            ("packed", packed.double(), TypeError, "packed must be float32; got float64"),
+            ("packed", packed[:-1], ValueError, "packed must have shape"),
+            ("x", x[:1], ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 2"),
+            ("x", [x[0], x[1][1:]], ValueError, r"x\[1\] must have shape \[5, 16\] or be wider; got \[4, 17\]"),
+            ("layer_values", [hidden[0][:, 16:], hidden[1]], ValueError, r"layer_values\[0\] must have shape .* wider"),
+            ("layer_grads", [grads[0].half(), grads[1]], TypeError, r"layer_grads\[0\] must have packed's dtype"),
+            ("layer_grads", [grads[0], grads[1].to("meta")], ValueError, r"layer_grads\[1\] must be on packed's dev"),
+            ("learning_rate", rate.double(), TypeError, "learning_rate must be float32; got float64"),
+            ("learning_rate", rate[None], ValueError, r"learning_rate must have shape \[\]"),
+            ("learning_rate", 0.1, TypeError, "learning_rate must be a tensor; got float"),
+            ("widths", "", ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 0"),
+        )
+
+    @kernel_backend
+    def test_one_launch_of_each_is_both(self, backend):
+        """Two MLPs at once have the bits of one after the other, where as many parts are added up."""
+        packed, x, hidden, grads, rate = self.call(Case((70, 3))).tensors
+        decay, widths = self.call().options
+        sizes, apart = [*map(elements, widths.split())], packed.clone()
+        SGD.call(backend, packed, x, hidden, grads, rate, decay, widths)
+        for part, of_mlp, *tensors in zip(apart.split(sizes), widths.split(), x, hidden, grads, strict=True):
+            SGD.call(backend, part, *([tensor] for tensor in tensors), rate, decay, of_mlp)
+        assert torch.equal(packed, apart)

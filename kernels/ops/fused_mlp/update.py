@@ -1,0 +1,102 @@
+"""fused_mlp_chain and fused_mlp_sgd: the declarations of a backward that leaves weights' gradients to a step of SGD.
+
+    grads_l = ∂loss / ∂z_l        the backward, of each MLP by itself: what each layer's activation is applied to
+    w -= lr · (gᵀ h + decay · w)  the step, of all MLPs at once: products and update in two launches
+
+No gradient of a weight is written. `packed.PackedMLP` calls the one, and `SGDStep` the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ...dispatch import checks
+from ...dispatch.op import Op
+from . import eager, packing, weights_launch
+
+NAMES = " | ".join(eager.ACTIVATIONS)
+
+
+def check_chain(
+    op: str, grad_out: Tensor, packed: Tensor, layer_values: Tensor, out: Tensor, widths: str, activation: str,
+    final: str, precision: str, x_columns: int,
+) -> None:
+    parts = packing.layers(widths)
+    *_, columns = packing.hidden_parts(widths, activation, final)
+    rows = grad_out.shape[0]
+    wanted = (rows, parts[-1].outputs), (packing.elements(widths),), (rows, columns), (rows, parts[-1].outputs)
+    tensors = {"grad_out": grad_out, "packed": packed, "layer_values": layer_values, "out": out}
+    for (name, tensor), shape in zip(tensors.items(), wanted, strict=True):
+        checks.belongs_to(op, name, tensor, "grad_out", grad_out, shape)
+    if x_columns and x_columns < parts[0].inputs:
+        raise ValueError(f"{op}: x_columns must be 0, or {parts[0].inputs} or more; got {x_columns}")
+
+
+CHAIN = Op(
+    "fused_mlp_chain",
+    "(Tensor grad_out, Tensor packed, Tensor layer_values, Tensor out, str widths, str activation,"
+    " str final_activation, str precision, int x_columns) -> (Tensor grad_x, Tensor grads)",
+    shapes=f"grad_out [B, N]: floating; activation: {NAMES}; final_activation: {NAMES}; precision: ieee | tf32",
+    eager=eager.chain,
+    check=check_chain,
+    outputs={
+        "grad_x": lambda given: ((given["grad_out"].shape[0], given["x_columns"]), given["grad_out"].dtype),
+        "grads": lambda given: (
+            (given["grad_out"].shape[0], packing.columns_of_grads(given["widths"])), given["grad_out"].dtype
+        ),
+    },
+    backends=("triton",),
+    launches="chain",
+    package=__package__,
+)
+
+
+def check_sgd(
+    op: str, packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
+    learning_rate: Tensor, weight_decay: float, widths: str,
+) -> None:
+    """Raise unless the tensors are, of each MLP, what the forward took and kept and what fused_mlp_chain gave."""
+    mlps = widths.split()
+    if not mlps or not len(x) == len(layer_values) == len(layer_grads) == len(mlps):
+        raise ValueError(
+            f"{op}: x, layer_values and layer_grads must have a tensor for each MLP of widths, {len(mlps)} and one at "
+            f"least; got {len(x)}, {len(layer_values)} and {len(layer_grads)}"
+        )
+    checks.belongs_to(op, "packed", packed, "packed", packed, (sum(map(packing.elements, mlps)),))
+    for i, of_mlp in enumerate(mlps):
+        outputs = packing.layers(of_mlp)[:-1]
+        least = {
+            "x": packing.layers(of_mlp)[0].inputs,
+            "layer_values": sum(packing.padded(layer.outputs) for layer in outputs),
+            "layer_grads": packing.columns_of_grads(of_mlp),
+        }
+        for (name, columns), tensors in zip(least.items(), (x, layer_values, layer_grads), strict=True):
+            tensor = tensors[i]
+            if tensor.dim() != 2 or tensor.shape[0] != x[0].shape[0] or tensor.shape[1] < columns:
+                raise ValueError(
+                    f"{op}: {name}[{i}] must have shape [{x[0].shape[0] if x[0].dim() else 'B'}, {columns}] or be "
+                    f"wider; got {list(tensor.shape)}"
+                )
+            checks.belongs_to(op, f"{name}[{i}]", tensor, "packed", packed, tensor.shape)
+
+
+SGD = Op(
+    "fused_mlp_sgd",
+    "(Tensor(a!) packed, Tensor[] x, Tensor[] layer_values, Tensor[] layer_grads, Tensor learning_rate,"
+    " float weight_decay, str widths) -> ()",
+    shapes="packed [E]: float32; learning_rate []: float32",
+    eager=eager.sgd,
+    check=check_sgd,
+    backends=("cuda",),
+    auto="cuda",
+    generates=True,
+    launches="sgd",
+    package=__package__,
+)
+
+
+def runs(x: Tensor, precision: str) -> bool:
+    """Whether both ops have kernels for such rows here."""
+    return x.is_cuda and weights_launch.runs(x.dtype, precision)

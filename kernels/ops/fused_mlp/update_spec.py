@@ -1,0 +1,177 @@
+"""What `kernels.check` takes fused_mlp_chain and fused_mlp_sgd through, and how far their results may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...check import Call, Case, Dimension, Spec
+from ...check.tf32 import EPS as TF32_EPS
+from . import eager
+from .packing import derivative_reads_input, elements, hidden_parts, layers, padded, views
+
+ROWS = (Dimension(lambda rows: Case((rows, 3)), large=600, most=256),)
+
+
+def filled(case: Case, seed: int, device: torch.device, widths: list[int]) -> Tensor:
+    """[B, Σ P(n)]: of each width so many numbers, then zeros."""
+    rows = math.prod(case.shape[:-1])
+    tensor = case.tensor(seed, device, (rows, sum(map(padded, widths))))
+    column = 0
+    for width in widths if case.layout != "expanded" or rows else ():
+        tensor[:, column + width : column + padded(width)] = 0
+        column += padded(width)
+    return tensor
+
+
+def buffer(case: Case, seed: int, device: torch.device, widths: str) -> Tensor:
+    """Weights and biases as packing.py lays them out, zeros between them."""
+    drawn = case.tensor(seed, device, (elements(widths),))
+    packed = torch.zeros_like(drawn)
+    for (weight, bias), (from_weight, from_bias) in zip(views(packed, widths), views(drawn, widths), strict=True):
+        weight.copy_(from_weight / math.sqrt(weight.shape[1]))
+        bias.copy_(from_bias)
+    return drawn.copy_(packed)
+
+
+# ---------------------------------------------------------------------------------------------------- fused_mlp_chain
+
+CHAINS = (
+    ("13-33-17-5", "relu", "sigmoid", "ieee", 16), ("13-17-5", "gelu", "identity", "tf32", 13),
+    ("3-16-1", "tanh", "relu", "tf32", 0), ("13-7", "relu", "silu", "ieee", 14),
+    ("5-9-2", "leaky_relu", "gelu_tanh", "tf32", 5),
+)
+
+
+def _chains(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, plain = math.prod(case.shape[:-1]), Case(case.shape, case.dtype)
+    own = replace(plain, layout=case.layout)
+    for widths, activation, final, precision, x_columns in CHAINS:
+        parts = layers(widths)
+        reads = [activation] * (len(parts) - 1) + [final]
+        kept = [layer.outputs for layer in parts[:-1]]
+        kept += [layer.outputs for layer, name in zip(parts, reads, strict=True) if derivative_reads_input(name)]
+        tensors = (
+            case.tensor(1, device, (rows, parts[-1].outputs)), buffer(plain, 2, device, widths),
+            filled(plain, 3, device, kept), own.tensor(4, device, (rows, parts[-1].outputs)),
+        )
+        yield Call(f"{case} {widths} {activation} {final} {precision}", tensors,
+                   (widths, activation, final, precision, x_columns))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """As spec.Layers has it of gradients, whose derivatives are exact here: they are of what is given."""
+
+    k: float = 8.0
+
+    def errors(self, reference, call, exact):
+        g, packed, hidden, out = (tensor.double() for tensor in call.tensors)
+        widths, activation, final, precision, x_columns = call.options
+        outputs, inputs, _ = hidden_parts(widths, activation, final)
+        dtype = call.tensors[0].dtype
+        eps, eps_sum = (torch.finfo(torch.promote_types(dtype, least)).eps for least in (dtype, torch.float32))
+        product = math.sqrt(2.0) * TF32_EPS if precision == "tf32" and dtype == torch.float32 else 0.0
+        error, of_layers = torch.zeros_like(g), []
+        for i, (weight, _) in reversed([*enumerate(views(packed, widths))]):
+            act = activation if outputs[i:] else final
+            columns = inputs[i] if derivative_reads_input(act) else outputs[i] if outputs[i:] else -1
+            kept = out if columns < 0 else hidden[:, columns : columns + len(weight)]
+            slope = eager.INPUT_GRADIENTS[act](torch.ones_like(kept), kept)
+            error = error * slope.abs() + 4 * eps * g.abs()  # 1 - tanh² cancels
+            g = eager.INPUT_GRADIENTS[act](g, kept)
+            error = _finite(error, g)
+            of_layers.append(torch.nn.functional.pad(error, (0, padded(len(weight)) - len(weight))))
+            own = self.k * eps_sum * (g.abs() @ weight.abs()) + product * _norm(g, weight)
+            g, error = g @ weight, _norm(error, weight) + own
+            error = _finite(error, g)
+        of_x = torch.nn.functional.pad(error, (0, x_columns - error.shape[1])) if x_columns else g[:, :0]
+        tiny = torch.finfo(dtype).tiny
+        return [
+            2 * bound + eps * _finite(result.abs(), result) + 4 * max(tiny * eps, torch.finfo(torch.float32).tiny)
+            for bound, result in zip((of_x, torch.cat(of_layers[::-1], 1)), exact, strict=True)
+        ]
+
+
+def _norm(a: Tensor, b: Tensor) -> Tensor:
+    """√(a² b²): what errors that are as often up as down add up to."""
+    return (a.square() @ b.square()).sqrt()
+
+
+def _finite(error: Tensor, value: Tensor) -> Tensor:
+    return torch.where(value.isfinite(), error, 0.0).nan_to_num(nan=0.0)
+
+
+def _chain_cases(names: tuple[str, ...]) -> list[Case]:
+    cases = [Case((17, 3)), *(Case((rows, 3), every_option=False) for rows in (0, 1, 33))]
+    layouts = ("transposed", "strided", "expanded", "misaligned")
+    cases += [Case((9, 3), layout=layout, every_option=False) for layout in layouts]
+    cases += [Case((13, 3), values=values, every_option=False) for values in ("special", "tiny", "large")]
+    return [*cases, *(Case((13, 3), dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64))]
+
+
+# ------------------------------------------------------------------------------------------------------ fused_mlp_sgd
+
+RATE = 0.3
+STEPS = (("13-70-33-1 16-20-4", 0.0), ("13-70-33-1 16-20-4", 0.1), ("20-12", 0.0))  # each widths a compilation
+
+
+def _steps(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, plain = math.prod(case.shape[:-1]), Case(case.shape)
+    own = plain if case.layout == "expanded" else replace(plain, layout=case.layout)
+    for widths, decay in STEPS:
+        mlps = widths.split()
+        x = [case.tensor(10 + i, device, (rows, layers(of_mlp)[0].inputs + i)) for i, of_mlp in enumerate(mlps)]
+        hidden = [
+            filled(own, 20 + i, device, [layer.outputs for layer in layers(of_mlp)[:-1]])
+            for i, of_mlp in enumerate(mlps)
+        ]
+        grads = [
+            filled(own, 30 + i, device, [layer.outputs for layer in layers(of_mlp)]) for i, of_mlp in enumerate(mlps)
+        ]
+        packed = torch.cat([buffer(plain, 40 + i, device, of_mlp) for i, of_mlp in enumerate(mlps)])
+        packed = own.tensor(1, device, packed.shape).copy_(packed)
+        rate = torch.tensor(RATE, device=device)
+        yield Call(f"{case} {widths} {decay}", (packed, x, hidden, grads, rate), (decay, widths))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A gradient's sum is off by k · eps_sum of its terms, and by tf32's rounding of both factors of each, as often up
+    as down; the step by a few roundings."""
+
+    k: float = 8.0
+
+    def errors(self, reference, call, exact):
+        packed, x, hidden, grads, rate = call.map(lambda tensor: _finite(tensor.double(), tensor)).tensors
+        decay, widths = call.options
+        of_mlps = [*zip(x, hidden, grads, widths.split(), strict=True)]
+        terms = torch.cat([eager.weights_gradient(*map(torch.abs, m[:3]), m[3]) for m in of_mlps])
+        squares = torch.cat([eager.weights_gradient(*map(torch.square, m[:3]), m[3]) for m in of_mlps])
+        eps = torch.finfo(torch.float32).eps
+        gradient = self.k * eps * terms + 2 * math.sqrt(2.0) * TF32_EPS * squares.sqrt()
+        size = packed.abs() + rate * (terms + decay * packed.abs())
+        return [rate * gradient + 4 * eps * size + torch.finfo(torch.float32).tiny]
+
+
+def _step_cases(names: tuple[str, ...]) -> list[Case]:
+    cases = [Case((rows, 3), every_option=rows == 77) for rows in (0, 1, 77, 130)]
+    layouts = ("transposed", "strided", "expanded", "misaligned")
+    cases += [Case((40, 3), layout=layout, every_option=False) for layout in layouts]
+    return [*cases, Case((40, 3), values="special"), Case((40, 3), values="large", every_option=False)]
+
+
+SPECS = {
+    "fused_mlp_chain": Spec(
+        eager.chain, _chains, outputs=("grad_x", "grads"), scale=Chain(), cases=_chain_cases,
+        wide_cases=lambda names: [Case((rows, 3)) for rows in (2048, 5003)], dimensions=ROWS,
+    ),
+    "fused_mlp_sgd": Spec(
+        eager.sgd, _steps, outputs=(), mutated=("packed",), scale=Step(), cases=_step_cases,
+        wide_cases=lambda names: [Case((rows, 3)) for rows in (2048, 5003)], dimensions=ROWS,
+    ),
+}
