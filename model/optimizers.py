@@ -1,6 +1,7 @@
 """The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the schedule of both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
-from kernels.ops.fused_mlp.packed import PackedMLP
+from kernels.ops.fused_mlp.packed import PackedMLP, step_by_sgd
 from model import fused
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
@@ -130,6 +131,7 @@ class PackedOptimizer:
         self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
         self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
+        self.fuses_update = False  # `fusing_update` sets it
 
     @property
     def param_groups(self) -> list[dict]:
@@ -140,15 +142,25 @@ class PackedOptimizer:
         buffers; at other times, as in a loop with another optimizer, to the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
+        fuses = self.fuses_update and self._has_fused_update()
         for arch, packed in self.arches:
             packed.forget_gradients()
+            packed.leaves_operands = fuses
             arch.packed = packed
+
+    def _has_fused_update(self) -> bool:
+        """Whether the kernel computes the rule, and nobody is called at a step, who could look at gradients."""
+        one = self.optimizer
+        return type(one) is CapturableSGD and not one._optimizer_step_pre_hooks and not one._optimizer_step_post_hooks
 
     @torch.no_grad()
     def step(self) -> None:
         for packed in self.packed:
             packed.take_gradients()
-        self.optimizer.step()
+        if any([packed.operands is not None for packed in self.packed]):
+            (group,) = self.param_groups
+            step_by_sgd(self.packed, group["lr"], group["weight_decay"])
+        self.optimizer.step()  # of those that have a gradient
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
         for arch, _ in self.arches:
@@ -202,6 +214,28 @@ class PackedOptimizer:
             values = [own[name] if own else torch.zeros_like(parameter) for own, parameter in pairs] if is_like else ()
             joined[name] = packed.joined(values) if is_like else value
         return joined
+
+
+@contextmanager
+def fusing_update(optimizer: Optimizers) -> Iterator[None]:
+    """Within it, between `zero_grad` and `step`, a backward computes no weights' gradients of MLPs that are one tensor
+    each: the step computes them and updates the weights, in two launches for all MLPs. That is where the rule is
+    CapturableSGD and the kernels run, in tf32 (`update.runs`); elsewhere all is as ever.
+
+    Parameters have no .grad then. So it is for a step whose code is known: one call of the model and one backward, and
+    nobody who clips, scales or looks at gradients. A second backward raises RuntimeError, and so does a .grad that
+    somebody set.
+    """
+    parts = [part for part in optimizer.parts.values() if isinstance(part, PackedOptimizer)]
+    for part in parts:
+        part.fuses_update = True
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.fuses_update = False
+            for packed in part.packed:
+                packed.leaves_operands, packed.operands = False, None
 
 
 class CapturableSGD(SGD):

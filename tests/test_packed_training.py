@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fused_model import BACKENDS, batch, made, needs, shape
+from test_fused_model import BACKENDS, DEVICE, batch, made, needs, shape
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
+from kernels.dispatch.core import on_host
+from kernels.ops.fused_mlp import update
 from model import Interaction, Preset, fused, preset
 from model.config import Kernels, Optimizer, Precision
-from model.optimizers import PackedOptimizer, make_optimizer
+from model.optimizers import PackedOptimizer, fusing_update, make_optimizer
 from model.step import train_step
 
 CONFIG = replace(shape(), bottom=(13, 32, 4), top=(24, 1), kernels=Kernels.FUSED)
@@ -82,6 +85,123 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
     assert group["params"] == theirs["params"]
     for packed in ours.parts["mlps"].packed:
         assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
+
+
+@pytest.fixture
+def fused_steps(monkeypatch):
+    """The widths of each fused step. On a CPU: the chain is interpreted, and the step's kernels run on the host."""
+    needs("triton")
+    steps, call = [], update.SGD.call
+    monkeypatch.setattr(update, "runs", lambda *_: True)
+    monkeypatch.setattr(update.SGD, "call", lambda *arguments: steps.append(arguments[-1]) or call(*arguments))
+    with on_host() if DEVICE.type == "cpu" else nullcontext():
+        yield steps
+
+
+def test_a_fused_step_is_a_step(one_by_one, fused_steps):
+    """Of all MLPs at once; the numbers that tf32 rounds are a thousandth of a gradient."""
+    expected = trained(*one_by_one(training, "eager", Optimizer.SGD))
+    model, ours = training("triton", Optimizer.SGD, capturable=True)
+    versions = [packed.buffer._version for packed in ours.parts["mlps"].packed]
+    with fusing_update(ours):
+        actual = trained(model, ours)
+    assert fused_steps == ["13-32-4 10-24-1"] * 4
+    torch.testing.assert_close(actual[:2], expected[:2], rtol=0, atol=1e-4)
+    assert actual[2]["mlps"]["state"] == expected[2]["mlps"]["state"] == {}
+    for packed, version in zip(ours.parts["mlps"].packed, versions, strict=True):
+        assert packed.buffer._version > version
+        assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
+        assert all(parameter.grad is None for parameter in packed.parameters)
+    train_step(model, ours, *batch(6, CONFIG, 4))
+    assert len(fused_steps) == 4
+    assert all(parameter.grad is not None for parameter in packed.parameters)
+
+
+def hooked(model, optimizer):
+    optimizer.parts["mlps"].optimizer.register_step_pre_hook(lambda *_: None)
+
+
+def hooked_parameters(model, optimizer):
+    for arch in (model.dense_arch, model.over_arch):
+        arch.linears()[0].weight.register_hook(lambda grad: grad)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "capturable", "change"),
+    [
+        (Optimizer.ADAGRAD, True, None), (Optimizer.ADAM, True, None), (Optimizer.SGD, False, None),
+        (Optimizer.SGD, True, hooked), (Optimizer.SGD, True, hooked_parameters),
+    ],
+)
+def test_a_step_that_has_no_fused_form_is_the_plain_one(fused_steps, optimizer, capturable, change):
+    results = []
+    for context in (nullcontext, fusing_update):
+        model, ours = training("eager", optimizer, capturable)
+        if change:
+            change(model, ours)
+        with context(ours):
+            results.append(trained(model, ours)[:2])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert fused_steps == []
+
+
+def test_an_mlp_without_a_backward_stays_as_it_is_in_a_fused_step(fused_steps):
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+    before = parameters(model)
+    with fusing_update(optimizer):
+        optimizer.zero_grad()
+        model.dense_arch(batch(6, CONFIG)[1]).sum().backward()
+        optimizer.step()
+    assert fused_steps == ["13-32-4"]
+    changed = {name for name, value in parameters(model).items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if name.startswith("dense_arch")}
+
+
+def twice(model, optimizer):
+    (loss_of(model) + loss_of(model)).backward()
+
+
+def another_backward(model, optimizer):
+    for _ in range(2):
+        loss_of(model).backward()
+
+
+def a_gradient_beside(model, optimizer):
+    loss_of(model).backward()
+    model.over_arch.logit.weight.grad = torch.ones_like(model.over_arch.logit.weight)
+    optimizer.step()
+
+
+def moved(model, optimizer):
+    loss_of(model).backward()
+    model.double().float()
+    optimizer.step()
+
+
+def hooked_behind(model, optimizer):
+    loss = loss_of(model)
+    model.over_arch.logit.weight.register_hook(lambda grad: 5 * grad)
+    loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (twice, "one call of the MLP and one backward"), (another_backward, "one call of the MLP and one backward"),
+        (a_gradient_beside, "there is a gradient beside them"), (moved, "was moved or frozen since it was laid out"),
+        (hooked_behind, "was given a hook behind the forward"),
+    ],
+)
+def test_what_a_fused_step_cannot_take_is_refused(fused_steps, change, message):
+    """And leaves nothing to the next step."""
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+    with fusing_update(optimizer):
+        optimizer.zero_grad()
+        with pytest.raises(RuntimeError, match=message):
+            change(model, optimizer)
+        assert fused_steps == []
+        optimizer.zero_grad()
+    assert all(packed.operands is None for packed in optimizer.parts["mlps"].packed)
 
 
 @pytest.mark.parametrize("capturable", [False, True])

@@ -2,11 +2,12 @@
 
 Counted on a CPU, with CUDA's kernels on the host, so that the C++ core records and computes what it does on a GPU; an
 MLP's gradient is Triton's, which is not run. An operation is more than one kernel for the loss (5), the gradient of an
-MLP (3) and the update (2).
+MLP (3), the MLPs' gradients with their update (2) and the tables' update (2).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernels
 from kernels import runtime
 from kernels.dispatch import core, plan
+from kernels.ops.fused_mlp import update
 from model import DLRM, Preset, preset
 from model.config import Kernels, Optimizer, Precision, TableOptimizer, TrainConfig
 from model.fused import Fused
-from model.optimizers import make_optimizer
+from model.optimizers import fusing_update, make_optimizer
 from model.step import train_step
 
 FORWARD = [
@@ -31,6 +33,9 @@ BACKWARD = ["sigmoid", "sub", "div_", "fused_mlp_backward", "dot_interaction_bac
 UPDATE = ["embedding_bags_sort", "embedding_bags_update"]
 STEPS = {
     (TableOptimizer.SGD, False): [*FORWARD, *BACKWARD, "_fused_sgd_", *UPDATE],
+    (TableOptimizer.SGD, True): [
+        *FORWARD, *(name.replace("mlp_backward", "mlp_chain") for name in BACKWARD), "fused_mlp_sgd", *UPDATE,
+    ],
     (TableOptimizer.ADAGRAD, True): [
         *FORWARD, *BACKWARD,
         "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_add_", "_foreach_mul", "_foreach_addcdiv_",
@@ -67,6 +72,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
     if runtime.why_not("triton", "cpu"):
         pytest.skip("Triton's interpreter is off")
     monkeypatch.setattr(plan, "launch", zeros)
+    monkeypatch.setattr(update, "runs", lambda *_: True)  # as in tf32 on a GPU
     look_up = kernels.embedding_bags
     monkeypatch.setattr(kernels, "embedding_bags", lambda *arguments: look_up(*arguments, backend="cuda"))
     config = replace(preset("main").model, cardinalities=(7,) * 26, kernels=Kernels.FUSED)
@@ -79,7 +85,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
     optimizer = make_optimizer(model, Preset(config, settings), capturable)
     optimizer.parts["tables"].backend = "cuda"
     batch = torch.randint(0, 2, (8,)).float(), torch.randn(8, 13), torch.randint(0, 40, (8, 26))
-    with core.on_host():
+    with core.on_host(), fusing_update(optimizer) if capturable else nullcontext():
         train_step(model, optimizer, *batch)  # what is made once: the first step's state
         with Launches() as launches:
             train_step(model, optimizer, *batch)

@@ -6,12 +6,47 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 
 from ...check import Case, check
 from ...check.contract import DEVICE, Contract, every_backend, kernel_backend
+from . import eager
 from .op import OP
-from .packing import elements
+from .packing import copied, elements, hidden_parts, padded, views
 from .update import CHAIN, SGD
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_the_references_are_autograds_and_torchs_sgd(decay):
+    """In float64: a gelu, which keeps what it is applied to, and a relu."""
+    torch.manual_seed(0)
+    widths, names, x = "5-7-4-3", ("gelu", "relu"), torch.randn(9, 6, dtype=torch.float64)
+    linears = [nn.Linear(5, 7), nn.Linear(7, 4), nn.Linear(4, 3)]
+    for linear in linears:
+        linear.double()
+    parameters = [linear.weight for linear in linears], [linear.bias for linear in linears]
+    packed, z, h = copied(*parameters), [], x[:, :5].clone().requires_grad_()
+    taken = [h]
+    for linear, act in zip(linears, ("gelu", "gelu", "relu"), strict=True):
+        z.append(linear(taken[-1]))
+        taken.append(eager.ACTIVATIONS[act](z[-1]))
+    grad_out, out = torch.randn(9, 3, dtype=torch.float64), taken[-1]
+    out.backward(grad_out)
+    torch.optim.SGD([*parameters[0], *parameters[1]], lr=0.3, weight_decay=decay).step()
+
+    outputs, inputs, columns = hidden_parts(widths, *names)
+    layer_values = torch.zeros(9, columns, dtype=torch.float64)
+    for i in range(2):
+        for column, value in ((outputs[i], taken[i + 1]), (inputs[i], z[i])):
+            layer_values[:, column : column + value.shape[1]] = value.detach()
+    grad_x, grads = eager.chain(grad_out, packed, layer_values, out.detach(), widths, *names, "ieee", 6)
+    torch.testing.assert_close(grad_x, nn.functional.pad(h.grad, (0, 1)))
+    assert grads.shape == (9, sum(map(padded, (7, 4, 3))))
+    rate = torch.tensor(0.3, dtype=torch.float64)
+    eager.sgd(packed, [x], [layer_values], [grads], rate, decay, widths)
+    for (weight, bias), linear in zip(views(packed, widths), linears, strict=True):
+        torch.testing.assert_close(weight, linear.weight.detach())
+        torch.testing.assert_close(bias, linear.bias.detach())
 
 
 class Undifferentiable(Contract):

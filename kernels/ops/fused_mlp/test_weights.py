@@ -233,7 +233,7 @@ with on_host():
 
 
 def under_asan(step: int, *edit: str) -> subprocess.CompletedProcess:
-    """Every `step`-th call, each some seconds of compilation, by weights.cuh or with an edit of it; and a step of SGD."""
+    """Every `step`-th call, each some seconds of compilation, by weights.cuh or an edit of it; and a step of SGD."""
     libraries = [
         subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
