@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
-from kernels.ops.fused_mlp.packed import PackedMLP, step_by_sgd
+from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by_sgd
 from model import fused
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
@@ -131,7 +131,7 @@ class PackedOptimizer:
         self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
         self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
-        self.fuses_update = False  # `fusing_update` sets it
+        self.fuses_gradients = False  # `fusing_gradients` sets it
 
     @property
     def param_groups(self) -> list[dict]:
@@ -142,13 +142,12 @@ class PackedOptimizer:
         buffers; at other times, as in a loop with another optimizer, to the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
-        fuses = self.fuses_update and self._has_fused_update()
         for arch, packed in self.arches:
             packed.forget_gradients()
-            packed.leaves_operands = fuses
+            packed.leaves_operands = self.fuses_gradients
             arch.packed = packed
 
-    def _has_fused_update(self) -> bool:
+    def _has_fused_rule(self) -> bool:
         """Whether the kernel computes the rule, and nobody is called at a step, who could look at gradients."""
         one = self.optimizer
         return type(one) is CapturableSGD and not one._optimizer_step_pre_hooks and not one._optimizer_step_post_hooks
@@ -157,9 +156,11 @@ class PackedOptimizer:
     def step(self) -> None:
         for packed in self.packed:
             packed.take_gradients()
-        if any([packed.operands is not None for packed in self.packed]):
+        if self._has_fused_rule():
             (group,) = self.param_groups
             step_by_sgd(self.packed, group["lr"], group["weight_decay"])
+        else:
+            gradients_of(self.packed)
         self.optimizer.step()  # of those that have a gradient
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
@@ -217,23 +218,24 @@ class PackedOptimizer:
 
 
 @contextmanager
-def fusing_update(optimizer: Optimizers) -> Iterator[None]:
+def fusing_gradients(optimizer: Optimizers) -> Iterator[None]:
     """Within it, between `zero_grad` and `step`, a backward computes no weights' gradients of MLPs that are one tensor
-    each: the step computes them and updates the weights, in two launches for all MLPs. That is where the rule is
-    CapturableSGD and the kernels run, in tf32 (`update.runs`); elsewhere all is as ever.
+    each: the step does, in two launches for all MLPs. By CapturableSGD they update the weights too, and no gradient is
+    written: parameters then have no .grad after the step either. That is where the kernels run, in tf32
+    (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
 
-    Parameters have no .grad then. So it is for a step whose code is known: one call of the model and one backward, and
-    nobody who clips, scales or looks at gradients. A second backward raises RuntimeError, and so does a .grad that
-    somebody set.
+    So it is for a step whose code is known: one call of the model and one backward, and nobody between it and the step
+    who clips, scales or looks at gradients. A second backward raises RuntimeError, and so does a .grad that somebody
+    set.
     """
     parts = [part for part in optimizer.parts.values() if isinstance(part, PackedOptimizer)]
     for part in parts:
-        part.fuses_update = True
+        part.fuses_gradients = True
     try:
         yield
     finally:
         for part in parts:
-            part.fuses_update = False
+            part.fuses_gradients = False
             for packed in part.packed:
                 packed.leaves_operands, packed.operands = False, None
 
@@ -301,7 +303,8 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     parameters raises between `zero_grad` and `step`, and backward(inputs=parameters) gives them none. The model must
     stay on its device.
 
-    capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
+    capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only). Such a
+    step may have gradients in its last launches alone (`fusing_gradients`).
     """
     settings = preset.train
     if model.config.sparse_gradients and not check_sparse_tensor_invariants.is_enabled():

@@ -1,4 +1,4 @@
-"""fused_mlp_sgd's two launches: the weights' gradients of all MLPs in parts of the rows; their sum and the step."""
+"""fused_mlp_gradients and fused_mlp_sgd: gradients in parts of the rows, then their sum, or their sum and the step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...device.column_sum_launch import add_chunks, sum_target
 from ...device.launch import cdiv, empty
 from ...device.source_launch import Source, launch
 from .weights_launch import parts_of, weights
@@ -16,19 +17,25 @@ from .weights_launch import parts_of, weights
 NAME, THREADS, NUMBERS = "fused_mlp_sgd", 128, 4  # of a thread
 
 
-def sgd(
-    packed: Tensor, x: Sequence[Tensor], hidden: Sequence[Tensor], layer_grads: Sequence[Tensor],
-    learning_rate: Tensor, weight_decay: float, widths: str, parts: int = 0,
+def gradients(
+    x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor], widths: str, gradient: Tensor
 ) -> None:
-    """As update.py declares it. parts: of the rows, in place of as many as `parts_of` takes."""
-    rows, elements = x[0].shape[0], packed.shape[0]
-    parts, part = parts_of(rows, widths, parts)
+    parts, part = parts_of(x[0].shape[0], widths)
+    target = sum_target(gradient, parts)
+    weights(x, layer_values, layer_grads, target, widths, parts, part)
+    add_chunks(target, gradient)
+
+
+def sgd(
+    packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
+    learning_rate: Tensor, weight_decay: float, widths: str,
+) -> None:
+    elements = packed.shape[0]
+    parts, part = parts_of(x[0].shape[0], widths)
     gradient = empty((parts, elements), torch.float32, packed)
-    weights(x, hidden, layer_grads, gradient, widths, parts, part)
+    weights(x, layer_values, layer_grads, gradient, widths, parts, part)
     (decay,) = struct.unpack("<q", struct.pack("<d", weight_decay))
-    launch(
-        source(), (cdiv(elements, THREADS * NUMBERS),), packed, gradient, learning_rate, decay, elements, parts
-    )
+    launch(source(), (cdiv(elements, THREADS * NUMBERS),), packed, gradient, learning_rate, decay, elements, parts)
 
 
 @functools.cache

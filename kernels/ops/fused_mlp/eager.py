@@ -94,8 +94,16 @@ def chain(
     return grad_x, torch.cat(of_layers[::-1], dim=1)
 
 
-def weights_gradient(x: Tensor, hidden: Tensor, grads: Tensor, widths: str) -> Tensor:
-    """Of `chain`'s grads, laid out as the weights and biases."""
+def gradients(
+    x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor], widths: str
+) -> Tensor:
+    """Of `chain`'s grads, those of the weights and biases of MLPs, laid out one behind the other; widths: theirs, with
+    spaces between."""
+    operands = zip(x, layer_values, layer_grads, widths.split(), strict=True)
+    return torch.cat([_gradient(*of_mlp) for of_mlp in operands])
+
+
+def _gradient(x: Tensor, hidden: Tensor, grads: Tensor, widths: str) -> Tensor:
     gradient, column = grads.new_zeros(elements(widths)), 0
     outputs, *_ = hidden_parts(widths, "relu", "identity")  # of every activation alike
     for i, (layer, (weight, bias)) in enumerate(zip(layers(widths), views(gradient, widths), strict=True)):
@@ -111,10 +119,8 @@ def sgd(
     packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
     learning_rate: Tensor, weight_decay: float, widths: str,
 ) -> None:
-    """packed -= learning_rate · (gradient + weight_decay · packed), of MLPs that lie in it one behind the other;
-    widths: theirs, with spaces between."""
-    operands = zip(x, layer_values, layer_grads, widths.split(), strict=True)
-    gradient = torch.cat([weights_gradient(*of_mlp) for of_mlp in operands])
+    """packed -= learning_rate · (gradient + weight_decay · packed), of MLPs that lie in it one behind the other."""
+    gradient = gradients(x, layer_values, layer_grads, widths)
     if weight_decay:
         gradient = gradient.add(packed, alpha=weight_decay)
     packed.sub_(gradient * learning_rate)

@@ -46,7 +46,7 @@ class PackedMLP:
     and DistributedDataParallel's, wait in vain.
 
     Where `leaves_operands` is set, and `update.runs`, a backward computes no gradient of the weights: it leaves the
-    `operands` to a `step_by_sgd`, one backward's for one step. The parameters then have no .grad.
+    `operands` to a `step_by_sgd` or to `gradients_of`, one backward's for one step; until then there is no .grad.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -264,12 +264,28 @@ def packed_together(mlps: Sequence[Sequence[nn.Linear]]) -> list[PackedMLP]:
 
 
 @torch.no_grad()
-def step_by_sgd(mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: float) -> None:
-    """A step of SGD on the buffers, of the operands that backwards left, which are let go of: of those that have none
-    nothing. Two launches for all whose buffers lie one behind the other.
+def gradients_of(mlps: Sequence[PackedMLP]) -> None:
+    """The buffers' gradients, of the operands that backwards left, in two launches for all whose buffers lie one behind
+    the other, if they are of as many rows."""
+    for group, operands, widths in _taken(mlps):
+        gradient = update.GRADIENTS.call("cuda", *operands, widths)
+        for mlp, part in zip(group, gradient.split([mlp.buffer.numel() for mlp in group]), strict=True):
+            mlp.buffer.grad = part
+            mlp._show()
 
-    learning_rate: a scalar on the device, float32.
-    """
+
+@torch.no_grad()
+def step_by_sgd(mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: float) -> None:
+    """A step of SGD on those buffers, likewise, without a gradient in memory. learning_rate: a scalar on the device,
+    float32."""
+    for group, operands, widths in _taken(mlps):
+        packed = group[0].buffer.detach().as_strided((sum(mlp.buffer.numel() for mlp in group),), (1,))
+        update.SGD.call("cuda", packed, *operands, learning_rate, weight_decay, widths)
+        torch.autograd.graph.increment_version([mlp.buffer for mlp in group[1:]])  # the first one's the op has counted
+
+
+def _taken(mlps: Sequence[PackedMLP]) -> list[tuple[list[PackedMLP], list[list[Tensor]], str]]:
+    """(MLPs, their operands, their widths) of each group that a launch takes; the MLPs let go of their operands."""
     groups: list[list[PackedMLP]] = []
     for mlp in mlps:
         if mlp.operands is None:
@@ -279,14 +295,13 @@ def step_by_sgd(mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: 
             groups[-1].append(mlp)
         else:
             groups.append([mlp])
+    taken = []
     for group in groups:
-        elements, widths = sum(mlp.buffer.numel() for mlp in group), " ".join([mlp.widths for mlp in group])
-        packed = group[0].buffer.detach().as_strided((elements,), (1,))
         operands = [list(tensors) for tensors in zip(*(mlp.operands for mlp in group), strict=True)]
-        update.SGD.call("cuda", packed, *operands, learning_rate, weight_decay, widths)
-        torch.autograd.graph.increment_version([mlp.buffer for mlp in group[1:]])  # the first one's the op has counted
+        taken.append((group, operands, " ".join([mlp.widths for mlp in group])))
         for mlp in group:
             mlp.operands = None
+    return taken
 
 
 def _is_behind(buffer: Tensor, other: Tensor) -> bool:

@@ -1,19 +1,22 @@
-"""fused_mlp_chain and fused_mlp_sgd: by their specs, against the backward of fused_mlp, and under sanitizers."""
+"""update.py's ops: by their specs, and against the backward of fused_mlp, autograd and torch.optim.SGD."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from ... import runtime
 from ...check import Case, check
 from ...check.contract import DEVICE, Contract, every_backend, kernel_backend
-from . import eager
+from ...dispatch.core import on_host
+from . import cuda_launch, eager
 from .op import OP
 from .packing import copied, elements, hidden_parts, padded, views
-from .update import CHAIN, SGD
+from .update import CHAIN, GRADIENTS, SGD
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -101,32 +104,73 @@ class TestChain(Undifferentiable):
             assert torch.equal(found, grad_x)
 
 
+class TestGradients(Undifferentiable):
+    op = GRADIENTS.name
+
+    def wrong_input(self, call):
+        x, values, grads = call.tensors
+        one_each = "x, layer_values and layer_grads must have a tensor for each MLP of widths"
+        return (
+            ("x", [], ValueError, "x must have one tensor at least; got none"),
+            ("x", x[:1], ValueError, f"{one_each}, 2; got 1, 2 and 2"),
+            ("x", [x[0].double(), x[1]], TypeError, r"x\[0\] must be float32; got float64"),
+            ("x", [x[0], x[1][1:]], ValueError, r"x\[1\] must have shape \[5, 16\] or be wider; got \[4, 17\]"),
+            ("layer_values", [values[0][:, 16:], values[1]], ValueError, r"layer_values\[0\] must have shape .* wider"),
+            ("layer_grads", [grads[0].half(), grads[1]], TypeError, r"layer_grads\[0\] must have x\[0\]'s dtype"),
+            ("layer_grads", [grads[0], grads[1].to("meta")], ValueError, r"layer_grads\[1\] must be on x\[0\]'s"),
+            ("widths", "", ValueError, f"{one_each}, 0; got 2, 2 and 2"),
+        )
+
+
 class TestSGD(Undifferentiable):
     op = SGD.name
 
     def wrong_input(self, call):
-        packed, x, hidden, grads, rate = call.tensors
+        packed, x, *_, rate = call.tensors
         return (
             ("packed", packed.double(), TypeError, "packed must be float32; got float64"),
-            ("packed", packed[:-1], ValueError, "packed must have shape"),
+            ("packed", packed[:-1], ValueError, r"packed must have shape \[\d+\]; got"),
+            ("x", [], ValueError, "x must have one tensor at least; got none"),
             ("x", x[:1], ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 2"),
-            ("x", [x[0], x[1][1:]], ValueError, r"x\[1\] must have shape \[5, 16\] or be wider; got \[4, 17\]"),
-            ("layer_values", [hidden[0][:, 16:], hidden[1]], ValueError, r"layer_values\[0\] must have shape .* wider"),
-            ("layer_grads", [grads[0].half(), grads[1]], TypeError, r"layer_grads\[0\] must have packed's dtype"),
-            ("layer_grads", [grads[0], grads[1].to("meta")], ValueError, r"layer_grads\[1\] must be on packed's dev"),
+            ("x", [x[0].to("meta"), x[1]], ValueError, r"x\[0\] must be on packed's device"),
             ("learning_rate", rate.double(), TypeError, "learning_rate must be float32; got float64"),
             ("learning_rate", rate[None], ValueError, r"learning_rate must have shape \[\]"),
             ("learning_rate", 0.1, TypeError, "learning_rate must be a tensor; got float"),
-            ("widths", "", ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 0"),
         )
 
     @kernel_backend
-    def test_one_launch_of_each_is_both(self, backend):
-        """Two MLPs at once have the bits of one after the other, where as many parts are added up."""
-        packed, x, hidden, grads, rate = self.call(Case((70, 3))).tensors
+    def test_mlps_at_once_have_the_bits_of_each_alone(self, backend):
+        """Where as many parts are added up; and their gradient is what a step takes."""
+        packed, x, values, grads, rate = self.call(Case((70, 3))).tensors
         decay, widths = self.call().options
-        sizes, apart = [*map(elements, widths.split())], packed.clone()
-        SGD.call(backend, packed, x, hidden, grads, rate, decay, widths)
-        for part, of_mlp, *tensors in zip(apart.split(sizes), widths.split(), x, hidden, grads, strict=True):
+        sizes, apart, plain = [*map(elements, widths.split())], packed.clone(), packed.clone()
+        plain -= rate * GRADIENTS.call(backend, x, values, grads, widths)
+        SGD.call(backend, packed, x, values, grads, rate, decay, widths)
+        for part, of_mlp, *tensors in zip(apart.split(sizes), widths.split(), x, values, grads, strict=True):
             SGD.call(backend, part, *([tensor] for tensor in tensors), rate, decay, of_mlp)
         assert torch.equal(packed, apart)
+        torch.testing.assert_close(packed, plain)
+
+
+# Each is a line of sgd.cuh, and what a slip makes of it.
+MUTANTS = [
+    ("part < call.parts", "part < call.parts - 1"),
+    ("long long part = 1; part", "long long part = 0; part"),
+    ("part * call.elements + first", "part * call.elements"),
+    ("decay != 0.0f", "decay == 0.0f"),
+    ("weight - rate * gradient", "weight + rate * gradient"),
+    ("sgd_step<1>(call, first + e)", "sgd_step<1>(call, first)"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="on the host")
+@pytest.mark.parametrize(("old", "new"), MUTANTS, ids=lambda text: text[:30])
+def test_a_mutant_of_the_step_dies(monkeypatch, old, new):
+    header = (runtime.KERNELS / "ops/fused_mlp/sgd.cuh").read_text().replace("#pragma once", "")
+    assert header.count(old) == 1, "the mutant is of one line"
+    own = cuda_launch.source()
+    edited = own.text.replace('#include "ops/fused_mlp/sgd.cuh"', header.replace(old, new))
+    monkeypatch.setattr(cuda_launch, "source", lambda: replace(own, text=edited))
+    with on_host(), pytest.raises(AssertionError):
+        check(SGD.name, functools.partial(SGD.call, "cuda"))

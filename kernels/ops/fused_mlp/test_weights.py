@@ -14,7 +14,7 @@ import torch
 from ... import runtime
 from ...check.host import run_source as host
 from ...dispatch import nvrtc
-from . import triton_launch, weights_launch
+from . import cuda_launch, triton_launch, weights_launch
 from .packing import elements, hidden_parts, layers, padded, views
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
@@ -145,14 +145,14 @@ def test_the_backward_takes_it(monkeypatch, rows):
 
 def test_where_it_runs(monkeypatch):
     monkeypatch.setattr(weights_launch, "interpreted", lambda: False)
-    monkeypatch.setattr(weights_launch, "architecture", lambda: 90)
+    monkeypatch.setattr(weights_launch, "architecture", lambda _: 90)
     monkeypatch.setattr(weights_launch, "nvrtc_runs", lambda: True)
     assert weights_launch.runs(torch.float32, "tf32")
     assert not weights_launch.runs(torch.float32, "ieee")
     assert not weights_launch.runs(torch.bfloat16, "tf32")
     for name, value in (("interpreted", True), ("architecture", 75), ("nvrtc_runs", False)):
         with monkeypatch.context() as patch:
-            patch.setattr(weights_launch, name, lambda value=value: value)
+            patch.setattr(weights_launch, name, lambda *_, value=value: value)
             assert not weights_launch.runs(torch.float32, "tf32")
 
 
@@ -260,5 +260,5 @@ def test_a_reader_dies(edit):
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nvrtc_compiles_it(tmp_path, arch):
-    source = weights_launch.source("13-512-16 367-512-256-1")
-    nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)
+    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source()):
+        nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)

@@ -1,15 +1,17 @@
-"""fused_mlp_chain and fused_mlp_sgd: the declarations of a backward that leaves weights' gradients to a step of SGD.
+"""The declarations of a backward that leaves weights' gradients to the optimizer's step.
 
-    grads_l = ∂loss / ∂z_l        the backward, of each MLP by itself: what each layer's activation is applied to
-    w -= lr · (gᵀ h + decay · w)  the step, of all MLPs at once: products and update in two launches
+    fused_mlp_chain        g_l = ∂loss / ∂z_l, z_l what layer l's activation is applied to: of each MLP by itself
+    fused_mlp_gradients    g_lᵀ h_(l-1), and the sums of g_l: of all MLPs in two launches
+    fused_mlp_sgd          w -= lr · (gradient + decay · w): likewise, and no gradient is written
 
-No gradient of a weight is written. `packed.PackedMLP` calls the one, and `SGDStep` the other.
+`packed.PackedMLP` calls the first, `packed.gradients_of` and `packed.step_by_sgd` the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ...dispatch import checks
@@ -53,35 +55,60 @@ CHAIN = Op(
 )
 
 
-def check_sgd(
-    op: str, packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
-    learning_rate: Tensor, weight_decay: float, widths: str,
+def check_gradients(
+    op: str, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor], widths: str
 ) -> None:
     """Raise unless the tensors are, of each MLP, what the forward took and kept and what fused_mlp_chain gave."""
-    mlps = widths.split()
-    if not mlps or not len(x) == len(layer_values) == len(layer_grads) == len(mlps):
+    mlps, first = widths.split(), x[0]
+    if not len(x) == len(layer_values) == len(layer_grads) == len(mlps):
         raise ValueError(
-            f"{op}: x, layer_values and layer_grads must have a tensor for each MLP of widths, {len(mlps)} and one at "
-            f"least; got {len(x)}, {len(layer_values)} and {len(layer_grads)}"
+            f"{op}: x, layer_values and layer_grads must have a tensor for each MLP of widths, {len(mlps)}; got "
+            f"{len(x)}, {len(layer_values)} and {len(layer_grads)}"
         )
-    checks.belongs_to(op, "packed", packed, "packed", packed, (sum(map(packing.elements, mlps)),))
+    checks.has_dtype(op, "x[0]", first, (torch.float32,))
     for i, of_mlp in enumerate(mlps):
-        outputs = packing.layers(of_mlp)[:-1]
+        parts = packing.layers(of_mlp)
         least = {
-            "x": packing.layers(of_mlp)[0].inputs,
-            "layer_values": sum(packing.padded(layer.outputs) for layer in outputs),
+            "x": parts[0].inputs,
+            "layer_values": sum(packing.padded(layer.outputs) for layer in parts[:-1]),
             "layer_grads": packing.columns_of_grads(of_mlp),
         }
         for (name, columns), tensors in zip(least.items(), (x, layer_values, layer_grads), strict=True):
             tensor = tensors[i]
-            if tensor.dim() != 2 or tensor.shape[0] != x[0].shape[0] or tensor.shape[1] < columns:
+            if tensor.dim() != 2 or len(tensor) != len(first) or tensor.shape[1] < columns:
+                rows = len(first) if first.dim() else "B"
                 raise ValueError(
-                    f"{op}: {name}[{i}] must have shape [{x[0].shape[0] if x[0].dim() else 'B'}, {columns}] or be "
-                    f"wider; got {list(tensor.shape)}"
+                    f"{op}: {name}[{i}] must have shape [{rows}, {columns}] or be wider; got {list(tensor.shape)}"
                 )
-            checks.belongs_to(op, f"{name}[{i}]", tensor, "packed", packed, tensor.shape)
+            checks.belongs_to(op, f"{name}[{i}]", tensor, "x[0]", first, tensor.shape)
 
 
+def check_sgd(
+    op: str, packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
+    learning_rate: Tensor, weight_decay: float, widths: str,
+) -> None:
+    if not x:
+        raise ValueError(f"{op}: x must have one tensor at least; got none")
+    checks.is_beside(op, "x[0]", x[0], packed, "packed")
+    check_gradients(op, x, layer_values, layer_grads, widths)
+    if (elements := sum(map(packing.elements, widths.split()))) != len(packed):
+        raise ValueError(f"{op}: packed must have shape [{elements}]; got {list(packed.shape)}")
+
+
+GRADIENTS = Op(
+    "fused_mlp_gradients",
+    "(Tensor[] x, Tensor[] layer_values, Tensor[] layer_grads, str widths) -> Tensor gradient",
+    eager=eager.gradients,
+    check=check_gradients,
+    outputs={
+        "gradient": lambda given: ((sum(map(packing.elements, given["widths"].split())),), given["x"][0].dtype)
+    },
+    backends=("cuda",),
+    auto="cuda",
+    generates=True,
+    launches="gradients",
+    package=__package__,
+)
 SGD = Op(
     "fused_mlp_sgd",
     "(Tensor(a!) packed, Tensor[] x, Tensor[] layer_values, Tensor[] layer_grads, Tensor learning_rate,"
@@ -98,5 +125,5 @@ SGD = Op(
 
 
 def runs(x: Tensor, precision: str) -> bool:
-    """Whether both ops have kernels for such rows here."""
-    return x.is_cuda and weights_launch.runs(x.dtype, precision)
+    """Whether these ops have kernels for such rows here."""
+    return x.is_cuda and weights_launch.runs(x.dtype, precision, x.device)

@@ -114,48 +114,66 @@ def _chain_cases(names: tuple[str, ...]) -> list[Case]:
     return [*cases, *(Case((13, 3), dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64))]
 
 
-# ------------------------------------------------------------------------------------------------------ fused_mlp_sgd
+# ------------------------------------------------------------------------------ fused_mlp_gradients and fused_mlp_sgd
 
 RATE = 0.3
 STEPS = (("13-70-33-1 16-20-4", 0.0), ("13-70-33-1 16-20-4", 0.1), ("20-12", 0.0))  # each widths a compilation
 
 
-def _steps(case: Case, device: torch.device) -> Iterator[Call]:
+def _operands(case: Case, device: torch.device, widths: str) -> list[list[Tensor]]:
     rows, plain = math.prod(case.shape[:-1]), Case(case.shape)
     own = plain if case.layout == "expanded" else replace(plain, layout=case.layout)
+    parts = [layers(of_mlp) for of_mlp in widths.split()]
+    return [
+        [case.tensor(10 + i, device, (rows, of_mlp[0].inputs + i)) for i, of_mlp in enumerate(parts)],
+        [filled(own, 20 + i, device, [layer.outputs for layer in of_mlp[:-1]]) for i, of_mlp in enumerate(parts)],
+        [filled(own, 30 + i, device, [layer.outputs for layer in of_mlp]) for i, of_mlp in enumerate(parts)],
+    ]
+
+
+def _gradients(case: Case, device: torch.device) -> Iterator[Call]:
+    for widths in dict(STEPS):
+        yield Call(f"{case} {widths}", tuple(_operands(case, device, widths)), (widths,))
+
+
+def _steps(case: Case, device: torch.device) -> Iterator[Call]:
+    plain = Case(case.shape)
+    own = plain if case.layout == "expanded" else replace(plain, layout=case.layout)
     for widths, decay in STEPS:
-        mlps = widths.split()
-        x = [case.tensor(10 + i, device, (rows, layers(of_mlp)[0].inputs + i)) for i, of_mlp in enumerate(mlps)]
-        hidden = [
-            filled(own, 20 + i, device, [layer.outputs for layer in layers(of_mlp)[:-1]])
-            for i, of_mlp in enumerate(mlps)
-        ]
-        grads = [
-            filled(own, 30 + i, device, [layer.outputs for layer in layers(of_mlp)]) for i, of_mlp in enumerate(mlps)
-        ]
-        packed = torch.cat([buffer(plain, 40 + i, device, of_mlp) for i, of_mlp in enumerate(mlps)])
+        packed = torch.cat([buffer(plain, 40 + i, device, of_mlp) for i, of_mlp in enumerate(widths.split())])
         packed = own.tensor(1, device, packed.shape).copy_(packed)
         rate = torch.tensor(RATE, device=device)
-        yield Call(f"{case} {widths} {decay}", (packed, x, hidden, grads, rate), (decay, widths))
+        yield Call(f"{case} {widths} {decay}", (packed, *_operands(case, device, widths), rate), (decay, widths))
 
 
 @dataclass(frozen=True)
-class Step:
-    """A gradient's sum is off by k · eps_sum of its terms, and by tf32's rounding of both factors of each, as often up
-    as down; the step by a few roundings."""
+class Gradients:
+    """A sum is off by k · eps of its terms, and by tf32's rounding of both factors of each, as often up as down."""
 
     k: float = 8.0
 
     def errors(self, reference, call, exact):
-        packed, x, hidden, grads, rate = call.map(lambda tensor: _finite(tensor.double(), tensor)).tensors
+        return [self.of(*call.tensors, call.options[-1])[0] + torch.finfo(torch.float32).tiny]
+
+    def of(self, *operands: list[Tensor] | str) -> tuple[Tensor, Tensor]:
+        """(the error, the sum of the terms' absolute values)"""
+        *lists, widths = operands
+        lists = [[_finite(tensor.double().abs(), tensor) for tensor in tensors] for tensors in lists]
+        terms = eager.gradients(*lists, widths)
+        squares = eager.gradients(*([tensor.square() for tensor in tensors] for tensors in lists), widths)
+        return self.k * torch.finfo(torch.float32).eps * terms + 2 * math.sqrt(2.0) * TF32_EPS * squares.sqrt(), terms
+
+
+@dataclass(frozen=True)
+class Step(Gradients):
+    """And the step by a few roundings."""
+
+    def errors(self, reference, call, exact):
+        packed, *operands, _ = call.tensors
         decay, widths = call.options
-        of_mlps = [*zip(x, hidden, grads, widths.split(), strict=True)]
-        terms = torch.cat([eager.weights_gradient(*map(torch.abs, m[:3]), m[3]) for m in of_mlps])
-        squares = torch.cat([eager.weights_gradient(*map(torch.square, m[:3]), m[3]) for m in of_mlps])
-        eps = torch.finfo(torch.float32).eps
-        gradient = self.k * eps * terms + 2 * math.sqrt(2.0) * TF32_EPS * squares.sqrt()
-        size = packed.abs() + rate * (terms + decay * packed.abs())
-        return [rate * gradient + 4 * eps * size + torch.finfo(torch.float32).tiny]
+        error, terms = self.of(*operands, widths)
+        size = packed.double().abs() * (1 + RATE * decay) + RATE * terms
+        return [RATE * error + 4 * torch.finfo(torch.float32).eps * size + torch.finfo(torch.float32).tiny]
 
 
 def _step_cases(names: tuple[str, ...]) -> list[Case]:
@@ -165,13 +183,21 @@ def _step_cases(names: tuple[str, ...]) -> list[Case]:
     return [*cases, Case((40, 3), values="special"), Case((40, 3), values="large", every_option=False)]
 
 
+def _wide_cases(names: tuple[str, ...]) -> list[Case]:
+    return [Case((rows, 3)) for rows in (2048, 5003)]
+
+
 SPECS = {
     "fused_mlp_chain": Spec(
-        eager.chain, _chains, outputs=("grad_x", "grads"), scale=Chain(), cases=_chain_cases,
-        wide_cases=lambda names: [Case((rows, 3)) for rows in (2048, 5003)], dimensions=ROWS,
+        eager.chain, _chains, outputs=("grad_x", "grads"), scale=Chain(), cases=_chain_cases, wide_cases=_wide_cases,
+        dimensions=ROWS,
+    ),
+    "fused_mlp_gradients": Spec(
+        eager.gradients, _gradients, outputs=("gradient",), scale=Gradients(), cases=_step_cases,
+        wide_cases=_wide_cases, dimensions=ROWS,
     ),
     "fused_mlp_sgd": Spec(
-        eager.sgd, _steps, outputs=(), mutated=("packed",), scale=Step(), cases=_step_cases,
-        wide_cases=lambda names: [Case((rows, 3)) for rows in (2048, 5003)], dimensions=ROWS,
+        eager.sgd, _steps, outputs=(), mutated=("packed",), scale=Step(), cases=_step_cases, wide_cases=_wide_cases,
+        dimensions=ROWS,
     ),
 }

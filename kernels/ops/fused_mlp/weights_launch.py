@@ -21,10 +21,10 @@ NAME, TILE, STEP, STAGES, THREADS = "fused_mlp_weights", 64, 32, 4, 256
 SHARED = STAGES * 2 * STEP * (TILE + 8) * 4  # bytes: stages of so many rows of g and of h
 
 
-def runs(dtype: torch.dtype, precision: str) -> bool:
+def runs(dtype: torch.dtype, precision: str, device: torch.device | None = None) -> bool:
     """Whether the kernel computes it here: products in tf32, on a GPU that has them, where NVRTC is there."""
     is_tf32 = dtype == torch.float32 and precision == "tf32"
-    return is_tf32 and not interpreted() and architecture() >= 80 and nvrtc_runs()
+    return is_tf32 and not interpreted() and architecture(device) >= 80 and nvrtc_runs()
 
 
 @functools.cache
@@ -32,18 +32,18 @@ def nvrtc_runs() -> bool:
     return not runtime.why_not("nvrtc", "cuda")
 
 
-def parts_of(rows: int, widths: str, most: int = 0) -> tuple[int, int]:
+def parts_of(rows: int, widths: str) -> tuple[int, int]:
     """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
 
-    As many as run at once on an H200, two blocks a multiprocessor, of some 128 rows at least; or `most`. With the sum
-    of the parts, µs on an H200, Triton's kernel / this one:
+    As many as run at once on an H200, two blocks a multiprocessor, of some 128 rows at least. With the sum of the
+    parts, µs on an H200, Triton's kernel / this one:
 
         rows                          512          2,048        16,384
         367-512-256-1                 19.9 / 16.3  45.9 / 36.0  322 / 233
         13-512-256-64-16              11.9 / 13.5  29.7 / 24.6  197 / 139
         479-1024-1024-512-256-1       74.7 / 57.7  275 / 194
     """
-    most = most or max(1, min(2 * budget.PROCESSORS // tiles_of(widths), cdiv(rows, 128)))
+    most = max(1, min(2 * budget.PROCESSORS // tiles_of(widths), cdiv(rows, 128)))
     part = STEP * cdiv(cdiv(rows, most), STEP)
     return (cdiv(rows, part) if rows else 1), part
 
