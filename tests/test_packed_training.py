@@ -89,7 +89,7 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
 
 @pytest.fixture
 def fused_steps(monkeypatch):
-    """(op, widths) of each call that takes operands. On a CPU the chain is interpreted, and the rest runs on the host."""
+    """(op, widths) of each call that takes operands. On a CPU the chain is interpreted, the rest runs on the host."""
     needs("triton")
     steps = []
 
@@ -137,11 +137,12 @@ def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, change, op):
     assert all(parameter.grad is not None for parameter in packed.parameters)
 
 
-def test_a_parameter_with_a_hook_has_its_gradient_as_ever(fused_steps):
+@pytest.mark.parametrize(("backend", "hooks"), [("triton", True), ("eager", False)])
+def test_with_a_parameters_hook_or_no_kernel_it_is_the_step_that_it_was(fused_steps, backend, hooks):
     results = []
     for context in (nullcontext, fusing_gradients):
-        model, ours = training("eager", Optimizer.SGD, True)
-        for arch in (model.dense_arch, model.over_arch):
+        model, ours = training(backend, Optimizer.SGD, True)
+        for arch in (model.dense_arch, model.over_arch) if hooks else ():
             arch.linears()[0].weight.register_hook(lambda grad: 2 * grad)
         with context(ours):
             results.append(trained(model, ours)[:2])

@@ -58,16 +58,16 @@ def from_packed(
 
 
 # act'(z) times a gradient, of act(z), or of z itself where `derivative_reads_input`.
-BACKWARD = torch.ops.aten
+ATEN = torch.ops.aten
 INPUT_GRADIENTS = {
     "identity": lambda gradient, _: gradient,
-    "relu": lambda gradient, out: BACKWARD.threshold_backward(gradient, out, 0),
-    "leaky_relu": lambda gradient, out: BACKWARD.leaky_relu_backward(gradient, out, 0.01, True),
-    "sigmoid": BACKWARD.sigmoid_backward,
-    "tanh": BACKWARD.tanh_backward,
-    "silu": BACKWARD.silu_backward,
-    "gelu": BACKWARD.gelu_backward,
-    "gelu_tanh": lambda gradient, z: BACKWARD.gelu_backward(gradient, z, approximate="tanh"),
+    "relu": lambda gradient, out: ATEN.threshold_backward(gradient, out, 0),
+    "leaky_relu": lambda gradient, out: ATEN.leaky_relu_backward(gradient, out, 0.01, True),
+    "sigmoid": ATEN.sigmoid_backward,
+    "tanh": ATEN.tanh_backward,
+    "silu": ATEN.silu_backward,
+    "gelu": ATEN.gelu_backward,
+    "gelu_tanh": lambda gradient, z: ATEN.gelu_backward(gradient, z, approximate="tanh"),
 }
 
 

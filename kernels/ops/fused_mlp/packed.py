@@ -45,8 +45,8 @@ class PackedMLP:
     buffer's: what clips, scales or looks at them finds them as ever. But nothing is called for them: hooks of theirs,
     and DistributedDataParallel's, wait in vain.
 
-    Where `leaves_operands` is set, and `update.runs`, a backward computes no gradient of the weights: it leaves the
-    `operands` to a `step_by_sgd` or to `gradients_of`, one backward's for one step; until then there is no .grad.
+    Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
+    leaves `operands` to a `step_by_sgd` or to `gradients_of`, one backward's for one step: till then there is no .grad.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -114,7 +114,7 @@ class PackedMLP:
         columns count."""
         x = autocast(x)
         options = activation, final_activation, precision_of(x)
-        if self.leaves_operands and update.runs(x, options[-1]):
+        if self.leaves_operands and backend != "eager" and update.runs(x, options[-1]):
             out = _LeavingOperands.apply(self, backend, x, self.buffer, *options)
         else:
             out, _ = OP.call(backend, x, self.buffer, self.widths, *options, True)

@@ -2,8 +2,9 @@
 //
 // A block takes 64 × 64 numbers of one layer's weight and a part of the rows; all layers' tiles, of all MLPs, are in one
 // grid, as one MLP's are in triton_backward.py, whose weights_kernel computes the same. There the transposed operand
-// goes through registers and shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what mma.sync wants next to
-// each other are those of four matrices: which output is which row of a matrix is free, as long as the end knows it.
+// goes through registers and shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what
+// mma.sync wants next to each other are those of four matrices: which output is which row of a matrix is free, as long as
+// the end knows it.
 //
 //     output 4 g + i is row g, and 32 + 4 g + i row g + 8, of matrix i;  input 4 g + j is column g of matrix j
 //
@@ -103,9 +104,9 @@ struct WeightsBlock {
         }
     }
     // The same of a matrix's rows of a stage, which are read to their end: what is beyond the layer's is not stored.
-    __device__ void ask(float* to, const float* matrix, long long stride, int columns, int stage) {
-        const float* const from = matrix + (before() + stage * weights_rows) * stride;
-        const int there = rows - stage * weights_rows;
+    __device__ void ask(float* to, const float* matrix, long long stride, int columns, int i) {
+        const float* const from = matrix + (before() + i * weights_rows) * stride;
+        const int there = rows - i * weights_rows;
         if ((reinterpret_cast<unsigned long long>(matrix) | stride * sizeof(float)) % 16 == 0)
             ask<4>(to, from, stride, columns, there);
         else
