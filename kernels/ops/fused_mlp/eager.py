@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .packing import derivative_reads_input, elements, hidden_parts, layers, padded, views
+from .packing import by_operators, derivative_reads_input, hidden_parts, layers, padded, views
 
 ACTIVATIONS = {
     "identity": lambda z: z,
@@ -104,15 +104,15 @@ def gradients(
 
 
 def _gradient(x: Tensor, hidden: Tensor, grads: Tensor, widths: str) -> Tensor:
-    gradient, column = grads.new_zeros(elements(widths)), 0
+    of_weights, of_biases, column = [], [], 0
     outputs, *_ = hidden_parts(widths, "relu", "identity")  # of every activation alike
-    for i, (layer, (weight, bias)) in enumerate(zip(layers(widths), views(gradient, widths), strict=True)):
+    for i, layer in enumerate(layers(widths)):
         g = grads[:, column : column + layer.outputs]
         h = hidden[:, outputs[i - 1] :] if i else x
-        weight.copy_(g.t() @ h[:, : layer.inputs])
-        bias.copy_(g.sum(0))
+        of_weights.append(g.t() @ h[:, : layer.inputs])
+        of_biases.append(g.sum(0))
         column += padded(layer.outputs)
-    return gradient
+    return by_operators(of_weights, of_biases)
 
 
 def sgd(

@@ -253,7 +253,7 @@ def pack(
     width is none.
     """
     if checks.has_no_values(weights[0]) or is_transformed():
-        return _by_operators(weights, biases), widths_of(weights)
+        return by_operators(weights, biases), widths_of(weights)
     known = known or laid_out(weights, biases)
     buffer, widths = known or (None, widths_of(weights))
     tensors = (*weights, *biases)
@@ -262,7 +262,7 @@ def pack(
     return known or (copied(weights, biases), widths)
 
 
-def _by_operators(weights: Sequence[Tensor], biases: Biases) -> Tensor:
+def by_operators(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     """The copy in operators that a compiler makes one kernel of, forward and backward, and that torch.func knows."""
     parts = []
     for weight, bias in zip(weights, biases, strict=True):
