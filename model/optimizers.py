@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
-from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by_sgd
+from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by
 from model import fused
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
@@ -132,6 +132,7 @@ class PackedOptimizer:
         self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
         self.fuses_gradients = False  # `fusing_gradients` sets it
+        self._join_sums()
 
     @property
     def param_groups(self) -> list[dict]:
@@ -147,25 +148,42 @@ class PackedOptimizer:
             packed.leaves_operands = self.fuses_gradients
             arch.packed = packed
 
-    def _has_fused_rule(self) -> bool:
-        """Whether the kernel computes the rule, and nobody is called at a step, who could look at gradients."""
-        one = self.optimizer
-        return type(one) is CapturableSGD and not one._optimizer_step_pre_hooks and not one._optimizer_step_post_hooks
+    def _join_sums(self) -> None:
+        """Lay Adagrad's sums out as the buffers lie, one behind the other: `step_by` takes them in one launch."""
+        states = [self.optimizer.state.get(packed.buffer, {}) for packed in self.packed]
+        if states and type(self.optimizer) is CapturableAdagrad and all("sum" in state for state in states):
+            sums = torch.cat([state["sum"] for state in states])
+            for state, part in zip(states, sums.split([len(state["sum"]) for state in states]), strict=True):
+                state["sum"] = part
 
     @torch.no_grad()
     def step(self) -> None:
         for packed in self.packed:
             packed.take_gradients()
-        if self._has_fused_rule():
-            (group,) = self.param_groups
-            step_by_sgd(self.packed, group["lr"], group["weight_decay"])
-        else:
-            gradients_of(self.packed)
+        self._take_operands()
         self.optimizer.step()  # of those that have a gradient
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
         for arch, _ in self.arches:
             arch.packed = None
+
+    def _take_operands(self) -> None:
+        """Step on the buffers whose backward left operands: by a kernel that knows the rule, if nobody is called at a
+        step, who could look at gradients. Else they get their gradients."""
+        one, (group,) = self.optimizer, self.param_groups
+        is_watched = one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks
+        if type(one) is CapturableSGD and not is_watched:
+            step_by("sgd", self.packed, group["lr"], group["weight_decay"])
+        elif type(one) is CapturableAdagrad and not is_watched:
+            states = [one.state[packed.buffer] for packed in self.packed]
+            counts = [state["step"] for state, packed in zip(states, self.packed, strict=True)
+                      if packed.operands is not None]
+            if counts:
+                torch._foreach_add_(counts, 1)
+            sums = [state["sum"] for state in states]
+            step_by("adagrad", self.packed, group["lr"], group["weight_decay"], group["eps"], sums)
+        else:
+            gradients_of(self.packed)
 
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
@@ -192,6 +210,7 @@ class PackedOptimizer:
                 states[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
         groups = [group | {"params": list(range(len(self.held)))}]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self._join_sums()
 
     @staticmethod
     def _split(packed: PackedMLP, values: Mapping[str, Tensor]) -> list[dict]:
@@ -220,9 +239,9 @@ class PackedOptimizer:
 @contextmanager
 def fusing_gradients(optimizer: Optimizers) -> Iterator[None]:
     """Within it, between `zero_grad` and `step`, a backward computes no weights' gradients of MLPs that are one tensor
-    each: the step does, in two launches for all MLPs. By CapturableSGD they update the weights too, and no gradient is
-    written: parameters then have no .grad after the step either. That is where the kernels run, in tf32
-    (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
+    each: the step does, in two launches for all MLPs. By CapturableSGD and CapturableAdagrad they update the weights
+    too, and no gradient is written: parameters then have no .grad after the step either. That is where the kernels run,
+    in tf32 (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
 
     So it is for a step whose code is known: one call of the model and one backward, and nobody between it and the step
     who clips, scales or looks at gradients. A second backward raises RuntimeError, and so does a .grad that somebody

@@ -97,7 +97,7 @@ def fused_steps(monkeypatch):
         return lambda *arguments: steps.append((op.name, arguments[-1])) or call(*arguments)
 
     monkeypatch.setattr(update, "runs", lambda *_: True)
-    for op in (update.SGD, update.GRADIENTS):
+    for op in (update.STEP, update.GRADIENTS):
         monkeypatch.setattr(op, "call", noted(op, op.call))
     with on_host() if DEVICE.type == "cpu" else nullcontext():
         yield steps
@@ -110,8 +110,8 @@ def hook(model, optimizer):
 @pytest.mark.parametrize(
     ("optimizer", "change", "op"),
     [
-        (Optimizer.SGD, None, "fused_mlp_sgd"), (Optimizer.SGD, hook, "fused_mlp_gradients"),
-        (Optimizer.ADAGRAD, None, "fused_mlp_gradients"), (Optimizer.ADAM, None, "fused_mlp_gradients"),
+        (Optimizer.SGD, None, "fused_mlp_step"), (Optimizer.SGD, hook, "fused_mlp_gradients"),
+        (Optimizer.ADAGRAD, None, "fused_mlp_step"), (Optimizer.ADAM, None, "fused_mlp_gradients"),
     ],
 )
 def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, change, op):
@@ -131,10 +131,14 @@ def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, change, op):
     for packed, version in zip(ours.parts["mlps"].packed, versions, strict=True):
         assert packed.buffer._version > version or optimizer is Optimizer.ADAM  # torch's fused Adam counts no change
         assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
-        assert all((parameter.grad is None) is (op == "fused_mlp_sgd") for parameter in packed.parameters)
+        assert all((parameter.grad is None) is (op == "fused_mlp_step") for parameter in packed.parameters)
     train_step(model, ours, *batch(6, CONFIG, 4))
     assert len(fused_steps) == 4
     assert all(parameter.grad is not None for parameter in packed.parameters)
+    ours.load_state_dict(ours.state_dict())
+    with fusing_gradients(ours):
+        train_step(model, ours, *batch(6, CONFIG, 5))
+    assert fused_steps[4:] == fused_steps[:1]
 
 
 @pytest.mark.parametrize(("backend", "hooks"), [("triton", True), ("eager", False)])
@@ -157,7 +161,7 @@ def test_an_mlp_without_a_backward_stays_as_it_is_in_a_fused_step(fused_steps):
         optimizer.zero_grad()
         model.dense_arch(batch(6, CONFIG)[1]).sum().backward()
         optimizer.step()
-    assert fused_steps == [("fused_mlp_sgd", "13-32-4")]
+    assert fused_steps == [("fused_mlp_step", "13-32-4")]
     changed = {name for name, value in parameters(model).items() if not torch.equal(value, before[name])}
     assert changed == {name for name in before if name.startswith("dense_arch")}
 

@@ -34,11 +34,10 @@ CHAINS = [name.replace("mlp_backward", "mlp_chain") for name in BACKWARD]  # whe
 UPDATE = ["embedding_bags_sort", "embedding_bags_update"]
 STEPS = {
     (TableOptimizer.SGD, False): [*FORWARD, *BACKWARD, "_fused_sgd_", *UPDATE],
-    (TableOptimizer.SGD, True): [*FORWARD, *CHAINS, "fused_mlp_sgd", *UPDATE],
+    (TableOptimizer.SGD, True): [*FORWARD, *CHAINS, "fused_mlp_step", *UPDATE],
     (TableOptimizer.ADAGRAD, True): [
-        *FORWARD, *CHAINS, "fused_mlp_gradients",
-        "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_add_", "_foreach_mul", "_foreach_addcdiv_",
-        "add_",  # the count of the tables' steps
+        *FORWARD, *CHAINS, "_foreach_add_", "fused_mlp_step",
+        "add_",  # the count of the tables' steps, as before the count of the MLPs'
         *UPDATE,
     ],
 }

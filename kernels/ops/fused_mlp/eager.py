@@ -115,15 +115,22 @@ def _gradient(x: Tensor, hidden: Tensor, grads: Tensor, widths: str) -> Tensor:
     return by_operators(of_weights, of_biases)
 
 
-def sgd(
-    packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
-    learning_rate: Tensor, weight_decay: float, widths: str,
+def step(
+    packed: Tensor, state: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
+    learning_rate: Tensor, rule: str, weight_decay: float, eps: float, widths: str,
 ) -> None:
-    """packed -= learning_rate · (gradient + weight_decay · packed), of MLPs that lie in it one behind the other."""
+    """The rule on MLPs that lie in `packed` one behind the other, with g = gradient + weight_decay · packed:
+
+    sgd: packed -= learning_rate · g. adagrad: state += g², packed -= learning_rate · g / (√state + eps).
+    """
     gradient = gradients(x, layer_values, layer_grads, widths)
     if weight_decay:
         gradient = gradient.add(packed, alpha=weight_decay)
-    packed.sub_(gradient * learning_rate)
+    gradient, scaled = gradient * learning_rate, gradient
+    if rule == "adagrad":
+        state.add_(scaled.square())
+        gradient = gradient / (state.sqrt() + eps)
+    packed.sub_(gradient)
 
 
 def forward_bytes(rows: int, widths: Sequence[int], dtype: torch.dtype) -> int:

@@ -68,7 +68,7 @@ OP = Op(
     auto=choice.auto,
     fits=budget.fits,
 )
-OPS = (OP, update.CHAIN, update.GRADIENTS, update.SGD)
+OPS = (OP, update.CHAIN, update.GRADIENTS, update.STEP)
 
 
 def rows_of(x: Tensor) -> Tensor:

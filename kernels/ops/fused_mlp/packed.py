@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ MOVED = "PackedMLP: a parameter was moved or frozen since it was laid out; make 
 
 
 class Operands(NamedTuple):
-    """What the gradients of an MLP's weights are made of, as `update.SGD` takes it."""
+    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it."""
 
     x: Tensor
     layer_values: Tensor
@@ -46,7 +47,7 @@ class PackedMLP:
     and DistributedDataParallel's, wait in vain.
 
     Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
-    leaves `operands` to a `step_by_sgd` or to `gradients_of`, one backward's for one step: till then there is no .grad.
+    leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -251,7 +252,7 @@ class _LeavingOperands(torch.autograd.Function):
 
 def packed_together(mlps: Sequence[Sequence[nn.Linear]]) -> list[PackedMLP]:
     """A PackedMLP of the layers of each; of one dtype on one device their buffers lie one behind the other, which
-    `step_by_sgd` takes as one."""
+    `step_by` takes as one."""
     packed = [PackedMLP(linears) for linears in mlps]
     buffers = [mlp.buffer.detach() for mlp in packed]
     if len({(buffer.dtype, buffer.device) for buffer in buffers}) > 1 or all(map(_is_behind, buffers[1:], buffers)):
@@ -275,23 +276,34 @@ def gradients_of(mlps: Sequence[PackedMLP]) -> None:
 
 
 @torch.no_grad()
-def step_by_sgd(mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: float) -> None:
-    """A step of SGD on those buffers, likewise, without a gradient in memory. learning_rate: a scalar on the device,
-    float32."""
-    for group, operands, widths in _taken(mlps):
-        packed = group[0].buffer.detach().as_strided((sum(mlp.buffer.numel() for mlp in group),), (1,))
-        update.SGD.call("cuda", packed, *operands, learning_rate, weight_decay, widths)
-        torch.autograd.graph.increment_version([mlp.buffer for mlp in group[1:]])  # the first one's the op has counted
+def step_by(
+    rule: str, mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: float, eps: float = 0.0,
+    states: Sequence[Tensor] = (),
+) -> None:
+    """A step by sgd or adagrad on those buffers, likewise, without a gradient in memory.
+
+    learning_rate: a scalar on the device, float32. states: adagrad's, like the buffers; those that lie one behind the
+    other go together.
+    """
+    of_buffer = {id(mlp): state for mlp, state in zip(mlps, states, strict=True)} if states else {}
+    for group, operands, widths in _taken(mlps, of_buffer):
+        elements = sum(mlp.buffer.numel() for mlp in group)
+        first, *others = group
+        packed = first.buffer.detach().as_strided((elements,), (1,))
+        state = of_buffer[id(first)].as_strided((elements,), (1,)) if states else packed.new_empty(0)
+        update.STEP.call("cuda", packed, state, *operands, learning_rate, rule, weight_decay, eps, widths)
+        torch.autograd.graph.increment_version([mlp.buffer for mlp in others])  # the first one's the op has counted
 
 
-def _taken(mlps: Sequence[PackedMLP]) -> list[tuple[list[PackedMLP], list[list[Tensor]], str]]:
+def _taken(
+    mlps: Sequence[PackedMLP], states: Mapping[int, Tensor] = MappingProxyType({})
+) -> list[tuple[list[PackedMLP], list[list[Tensor]], str]]:
     """(MLPs, their operands, their widths) of each group that a launch takes; the MLPs let go of their operands."""
     groups: list[list[PackedMLP]] = []
     for mlp in mlps:
         if mlp.operands is None:
             continue
-        before = groups[-1][-1] if groups else mlp
-        if _is_behind(mlp.buffer, before.buffer) and len(mlp.operands.x) == len(before.operands.x):
+        if groups and _goes_with(groups[-1][-1], mlp, states):
             groups[-1].append(mlp)
         else:
             groups.append([mlp])
@@ -302,6 +314,12 @@ def _taken(mlps: Sequence[PackedMLP]) -> list[tuple[list[PackedMLP], list[list[T
         for mlp in group:
             mlp.operands = None
     return taken
+
+
+def _goes_with(before: PackedMLP, mlp: PackedMLP, states: Mapping[int, Tensor]) -> bool:
+    if len(mlp.operands.x) != len(before.operands.x) or not _is_behind(mlp.buffer, before.buffer):
+        return False
+    return not states or _is_behind(states[id(mlp)], states[id(before)])
 
 
 def _is_behind(buffer: Tensor, other: Tensor) -> bool:

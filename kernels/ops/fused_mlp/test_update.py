@@ -1,4 +1,4 @@
-"""update.py's ops: by their specs, and against the backward of fused_mlp, autograd and torch.optim.SGD."""
+"""update.py's ops: by their specs, and against the backward of fused_mlp, autograd and torch.optim."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ...dispatch.core import on_host
 from . import cuda_launch, eager
 from .op import OP
 from .packing import copied, elements, hidden_parts, padded, views
-from .update import CHAIN, GRADIENTS, SGD
+from .update import CHAIN, GRADIENTS, STEP
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_the_references_are_autograds_and_torchs_sgd(decay):
+@pytest.mark.parametrize(("rule", "decay"), [("sgd", 0.0), ("sgd", 0.1), ("adagrad", 0.1)])
+def test_the_references_are_autograds_and_torch_optims(rule, decay):
     """In float64: a gelu, which keeps what it is applied to, and a relu."""
     torch.manual_seed(0)
     widths, names, x = "5-7-4-3", ("gelu", "relu"), torch.randn(9, 6, dtype=torch.float64)
@@ -28,25 +28,25 @@ def test_the_references_are_autograds_and_torchs_sgd(decay):
     for linear in linears:
         linear.double()
     parameters = [linear.weight for linear in linears], [linear.bias for linear in linears]
-    packed, z, h = copied(*parameters), [], x[:, :5].clone().requires_grad_()
-    taken = [h]
+    packed, h, z = copied(*parameters), [x[:, :5].clone().requires_grad_()], []
     for linear, act in zip(linears, ("gelu", "gelu", "relu"), strict=True):
-        z.append(linear(taken[-1]))
-        taken.append(eager.ACTIVATIONS[act](z[-1]))
-    grad_out, out = torch.randn(9, 3, dtype=torch.float64), taken[-1]
+        z.append(linear(h[-1]))
+        h.append(eager.ACTIVATIONS[act](z[-1]))
+    grad_out, out = torch.randn(9, 3, dtype=torch.float64), h[-1]
     out.backward(grad_out)
-    torch.optim.SGD([*parameters[0], *parameters[1]], lr=0.3, weight_decay=decay).step()
+    make = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[rule]
+    make([*parameters[0], *parameters[1]], lr=0.3, weight_decay=decay).step()
 
     outputs, inputs, columns = hidden_parts(widths, *names)
     layer_values = torch.zeros(9, columns, dtype=torch.float64)
     for i in range(2):
-        for column, value in ((outputs[i], taken[i + 1]), (inputs[i], z[i])):
+        for column, value in ((outputs[i], h[i + 1]), (inputs[i], z[i])):
             layer_values[:, column : column + value.shape[1]] = value.detach()
     grad_x, grads = eager.chain(grad_out, packed, layer_values, out.detach(), widths, *names, "ieee", 6)
-    torch.testing.assert_close(grad_x, nn.functional.pad(h.grad, (0, 1)))
+    torch.testing.assert_close(grad_x, nn.functional.pad(h[0].grad, (0, 1)))
     assert grads.shape == (9, sum(map(padded, (7, 4, 3))))
-    rate = torch.tensor(0.3, dtype=torch.float64)
-    eager.sgd(packed, [x], [layer_values], [grads], rate, decay, widths)
+    rate, state = torch.tensor(0.3, dtype=torch.float64), torch.zeros_like(packed)
+    eager.step(packed, state, [x], [layer_values], [grads], rate, rule, decay, 1e-10, widths)
     for (weight, bias), linear in zip(views(packed, widths), linears, strict=True):
         torch.testing.assert_close(weight, linear.weight.detach())
         torch.testing.assert_close(bias, linear.bias.detach())
@@ -122,14 +122,17 @@ class TestGradients(Undifferentiable):
         )
 
 
-class TestSGD(Undifferentiable):
-    op = SGD.name
+class TestStep(Undifferentiable):
+    op = STEP.name
 
     def wrong_input(self, call):
-        packed, x, *_, rate = call.tensors
+        packed, _, x, *_, rate = call.tensors
         return (
             ("packed", packed.double(), TypeError, "packed must be float32; got float64"),
             ("packed", packed[:-1], ValueError, r"packed must have shape \[\d+\]; got"),
+            ("state", packed, ValueError, r"state must have shape \[0\]; got"),
+            ("rule", "adam", ValueError, "rule must be one of sgd, adagrad; got 'adam'"),
+            ("rule", "adagrad", ValueError, r"state must have shape \[\d+\]; got \[0\]"),
             ("x", [], ValueError, "x must have one tensor at least; got none"),
             ("x", x[:1], ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 2"),
             ("x", [x[0].to("meta"), x[1]], ValueError, r"x\[0\] must be on packed's device"),
@@ -141,25 +144,28 @@ class TestSGD(Undifferentiable):
     @kernel_backend
     def test_mlps_at_once_have_the_bits_of_each_alone(self, backend):
         """Where as many parts are added up; and their gradient is what a step takes."""
-        packed, x, values, grads, rate = self.call(Case((70, 3))).tensors
-        decay, widths = self.call().options
+        packed, state, x, values, grads, rate = self.call(Case((70, 3))).tensors
+        *options, widths = self.call().options
         sizes, apart, plain = [*map(elements, widths.split())], packed.clone(), packed.clone()
         plain -= rate * GRADIENTS.call(backend, x, values, grads, widths)
-        SGD.call(backend, packed, x, values, grads, rate, decay, widths)
+        STEP.call(backend, packed, state, x, values, grads, rate, *options, widths)
         for part, of_mlp, *tensors in zip(apart.split(sizes), widths.split(), x, values, grads, strict=True):
-            SGD.call(backend, part, *([tensor] for tensor in tensors), rate, decay, of_mlp)
+            STEP.call(backend, part, state, *([tensor] for tensor in tensors), rate, *options, of_mlp)
         assert torch.equal(packed, apart)
         torch.testing.assert_close(packed, plain)
 
 
-# Each is a line of sgd.cuh, and what a slip makes of it.
+# Each is a line of step.cuh, and what a slip makes of it.
 MUTANTS = [
     ("part < call.parts", "part < call.parts - 1"),
     ("long long part = 1; part", "long long part = 0; part"),
     ("part * call.elements + first", "part * call.elements"),
     ("decay != 0.0f", "decay == 0.0f"),
-    ("weight - rate * gradient", "weight + rate * gradient"),
-    ("sgd_step<1>(call, first + e)", "sgd_step<1>(call, first)"),
+    ("step[e] * step[e];", "step[e];"),
+    ("sqrtf(state[e])", "sqrtf(before.element[e])"),
+    ("(call.state + first, state)", "(call.state + first, before.element)"),
+    ("weights.element[e] - (adagrad", "weights.element[e] + (adagrad"),
+    ("step<adagrad, 1>(call, first + e)", "step<adagrad, 1>(call, first)"),
 ]
 
 
@@ -167,10 +173,14 @@ MUTANTS = [
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="on the host")
 @pytest.mark.parametrize(("old", "new"), MUTANTS, ids=lambda text: text[:30])
 def test_a_mutant_of_the_step_dies(monkeypatch, old, new):
-    header = (runtime.KERNELS / "ops/fused_mlp/sgd.cuh").read_text().replace("#pragma once", "")
+    header = (runtime.KERNELS / "ops/fused_mlp/step.cuh").read_text().replace("#pragma once", "")
     assert header.count(old) == 1, "the mutant is of one line"
-    own = cuda_launch.source()
-    edited = own.text.replace('#include "ops/fused_mlp/sgd.cuh"', header.replace(old, new))
-    monkeypatch.setattr(cuda_launch, "source", lambda: replace(own, text=edited))
+    whole = cuda_launch.source
+
+    def source(rule):
+        own = whole(rule)
+        return replace(own, text=own.text.replace('#include "ops/fused_mlp/step.cuh"', header.replace(old, new)))
+
+    monkeypatch.setattr(cuda_launch, "source", source)
     with on_host(), pytest.raises(AssertionError):
-        check(SGD.name, functools.partial(SGD.call, "cuda"))
+        check(STEP.name, functools.partial(STEP.call, "cuda"))

@@ -219,7 +219,7 @@ from kernels.check.host import run_source as host
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import weights_launch
 from kernels.ops.fused_mlp.test_weights import CALLS, differences, mutated
-from kernels.ops.fused_mlp.update import SGD
+from kernels.ops.fused_mlp.update import STEP
 host.extra_flags = ("-fsanitize=address,undefined", "-fsanitize=bounds-strict", "-fno-sanitize-recover=all", "-g1")
 step, *edit = sys.argv[1:]
 if edit:
@@ -228,7 +228,7 @@ for call in CALLS[::int(step)]:
     for error in differences(*call):
         assert error < 1, (call, error)
 with on_host():
-    check(SGD.name, partial(SGD.call, "cuda"), cases=[Case((40, 3), layout="misaligned", every_option=False)])
+    check(STEP.name, partial(STEP.call, "cuda"), cases=[Case((40, 3), layout="misaligned", every_option=False)])
 """
 
 
@@ -248,7 +248,7 @@ def under_asan(step: int, *edit: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_nothing_is_touched_outside_of_a_tensor(step):
     done = under_asan(step)
-    assert (done.returncode, done.stdout) == (0, "fused_mlp_sgd: 1 cases passed on cpu\n"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout) == (0, "fused_mlp_step: 1 cases passed on cpu\n"), done.stderr[-3000:]
 
 
 @pytest.mark.slow
@@ -260,5 +260,5 @@ def test_a_reader_dies(edit):
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nvrtc_compiles_it(tmp_path, arch):
-    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source()):
+    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source("adagrad")):
         nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)

@@ -2,9 +2,9 @@
 
     fused_mlp_chain        g_l = ∂loss / ∂z_l, z_l what layer l's activation is applied to: of each MLP by itself
     fused_mlp_gradients    g_lᵀ h_(l-1), and the sums of g_l: of all MLPs in two launches
-    fused_mlp_sgd          w -= lr · (gradient + decay · w): likewise, and no gradient is written
+    fused_mlp_step         w -= lr · (gradient + decay · w), or Adagrad's: likewise, and no gradient is written
 
-`packed.PackedMLP` calls the first, `packed.gradients_of` and `packed.step_by_sgd` the others.
+`packed.PackedMLP` calls the first, `packed.gradients_of` and `packed.step_by` the others.
 """
 
 from __future__ import annotations
@@ -83,16 +83,18 @@ def check_gradients(
             checks.belongs_to(op, f"{name}[{i}]", tensor, "x[0]", first, tensor.shape)
 
 
-def check_sgd(
-    op: str, packed: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor], layer_grads: Sequence[Tensor],
-    learning_rate: Tensor, weight_decay: float, widths: str,
+def check_step(
+    op: str, packed: Tensor, state: Tensor, x: Sequence[Tensor], layer_values: Sequence[Tensor],
+    layer_grads: Sequence[Tensor], learning_rate: Tensor, rule: str, weight_decay: float, eps: float, widths: str,
 ) -> None:
     if not x:
         raise ValueError(f"{op}: x must have one tensor at least; got none")
     checks.is_beside(op, "x[0]", x[0], packed, "packed")
     check_gradients(op, x, layer_values, layer_grads, widths)
-    if (elements := sum(map(packing.elements, widths.split()))) != len(packed):
-        raise ValueError(f"{op}: packed must have shape [{elements}]; got {list(packed.shape)}")
+    elements = sum(map(packing.elements, widths.split()))
+    for name, tensor, wanted in (("packed", packed, elements), ("state", state, elements * (rule == "adagrad"))):
+        if len(tensor) != wanted:
+            raise ValueError(f"{op}: {name} must have shape [{wanted}]; got {list(tensor.shape)}")
 
 
 GRADIENTS = Op(
@@ -109,17 +111,17 @@ GRADIENTS = Op(
     launches="gradients",
     package=__package__,
 )
-SGD = Op(
-    "fused_mlp_sgd",
-    "(Tensor(a!) packed, Tensor[] x, Tensor[] layer_values, Tensor[] layer_grads, Tensor learning_rate,"
-    " float weight_decay, str widths) -> ()",
-    shapes="packed [E]: float32; learning_rate []: float32",
-    eager=eager.sgd,
-    check=check_sgd,
+STEP = Op(
+    "fused_mlp_step",
+    "(Tensor(a!) packed, Tensor(a!) state, Tensor[] x, Tensor[] layer_values, Tensor[] layer_grads,"
+    " Tensor learning_rate, str rule, float weight_decay, float eps, str widths) -> ()",
+    shapes="packed [E]: float32; state [S]: float32; learning_rate []: float32; rule: sgd | adagrad",
+    eager=eager.step,
+    check=check_step,
     backends=("cuda",),
     auto="cuda",
     generates=True,
-    launches="sgd",
+    launches="step",
     package=__package__,
 )
 

@@ -1,4 +1,4 @@
-"""What `kernels.check` takes fused_mlp_chain and fused_mlp_sgd through, and how far their results may be off."""
+"""What `kernels.check` takes update.py's ops through, and how far their results may be off."""
 
 from __future__ import annotations
 
@@ -114,10 +114,14 @@ def _chain_cases(names: tuple[str, ...]) -> list[Case]:
     return [*cases, *(Case((13, 3), dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64))]
 
 
-# ------------------------------------------------------------------------------ fused_mlp_gradients and fused_mlp_sgd
+# ------------------------------------------------------------------------------ fused_mlp_gradients and fused_mlp_step
 
-RATE = 0.3
-STEPS = (("13-70-33-1 16-20-4", 0.0), ("13-70-33-1 16-20-4", 0.1), ("20-12", 0.0))  # each widths a compilation
+RATE, EPS = 0.3, 1e-6
+# (widths, rule, decay); of other widths it is another compilation.
+STEPS = (
+    ("13-70-33-1 16-20-4", "sgd", 0.0), ("13-70-33-1 16-20-4", "adagrad", 0.1), ("20-12", "sgd", 0.1),
+    ("20-12", "adagrad", 0.0),
+)
 
 
 def _operands(case: Case, device: torch.device, widths: str) -> list[list[Tensor]]:
@@ -132,18 +136,20 @@ def _operands(case: Case, device: torch.device, widths: str) -> list[list[Tensor
 
 
 def _gradients(case: Case, device: torch.device) -> Iterator[Call]:
-    for widths in dict(STEPS):
+    for widths in dict.fromkeys(widths for widths, *_ in STEPS):
         yield Call(f"{case} {widths}", tuple(_operands(case, device, widths)), (widths,))
 
 
 def _steps(case: Case, device: torch.device) -> Iterator[Call]:
     plain = Case(case.shape)
     own = plain if case.layout == "expanded" else replace(plain, layout=case.layout)
-    for widths, decay in STEPS:
+    for widths, rule, decay in STEPS:
         packed = torch.cat([buffer(plain, 40 + i, device, of_mlp) for i, of_mlp in enumerate(widths.split())])
-        packed = own.tensor(1, device, packed.shape).copy_(packed)
+        state = packed.square() + 0.1 if rule == "adagrad" else packed.new_empty(0)
+        written = [own.tensor(1, device, tensor.shape).copy_(tensor) for tensor in (packed, state)]
         rate = torch.tensor(RATE, device=device)
-        yield Call(f"{case} {widths} {decay}", (packed, *_operands(case, device, widths), rate), (decay, widths))
+        tensors = (*written, *_operands(case, device, widths), rate)
+        yield Call(f"{case} {widths} {rule} {decay}", tensors, (rule, decay, EPS, widths))
 
 
 @dataclass(frozen=True)
@@ -166,14 +172,32 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Step(Gradients):
-    """And the step by a few roundings."""
+    """A gradient g is off by δg. From it, with root = √state + eps:
+
+        sgd        packed by lr · δg
+        adagrad    state by 2 |g| δg + δg², packed by lr · δg / root, as |d(g / √(s + g²)) / dg| ≤ 1 / √(s + g²)
+
+    and by some roundings. Finite terms alone: what is not finite is compared as it is.
+    """
 
     def errors(self, reference, call, exact):
-        packed, *operands, _ = call.tensors
-        decay, widths = call.options
-        error, terms = self.of(*operands, widths)
-        size = packed.double().abs() * (1 + RATE * decay) + RATE * terms
-        return [RATE * error + 4 * torch.finfo(torch.float32).eps * size + torch.finfo(torch.float32).tiny]
+        packed, state, *operands, _ = (
+            value.double() if isinstance(value, Tensor) else value for value in call.tensors
+        )
+        rule, decay, _, widths = call.options
+        eps, error, terms = torch.finfo(torch.float32).eps, *self.of(*operands, widths)
+        if rule == "sgd":
+            size = packed.abs() * (1 + RATE * decay) + RATE * terms
+            sizes = [RATE * error + 4 * eps * _finite(size, size), torch.zeros_like(state)]
+        else:
+            g = terms + decay * packed.abs()
+            root = _finite(state, state).sqrt()  # below that of what the step leaves
+            step = RATE * g / root
+            sizes = [
+                RATE * error / root + 8 * eps * (packed.abs() + step),
+                2 * g * error + error.square() + 8 * eps * (state + g.square()),
+            ]
+        return [_finite(size, size) + torch.finfo(torch.float32).tiny for size in sizes]
 
 
 def _step_cases(names: tuple[str, ...]) -> list[Case]:
@@ -196,8 +220,8 @@ SPECS = {
         eager.gradients, _gradients, outputs=("gradient",), scale=Gradients(), cases=_step_cases,
         wide_cases=_wide_cases, dimensions=ROWS,
     ),
-    "fused_mlp_sgd": Spec(
-        eager.sgd, _steps, outputs=(), mutated=("packed",), scale=Step(), cases=_step_cases, wide_cases=_wide_cases,
-        dimensions=ROWS,
+    "fused_mlp_step": Spec(
+        eager.step, _steps, outputs=(), mutated=("packed", "state"), scale=Step(), cases=_step_cases,
+        wide_cases=_wide_cases, dimensions=ROWS,
     ),
 }
