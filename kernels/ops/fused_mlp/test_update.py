@@ -130,9 +130,9 @@ class TestStep(Undifferentiable):
         return (
             ("packed", packed.double(), TypeError, "packed must be float32; got float64"),
             ("packed", packed[:-1], ValueError, r"packed must have shape \[\d+\]; got"),
-            ("state", packed, ValueError, r"state must have shape \[0\]; got"),
+            ("state", packed[:-1], ValueError, r"state must have shape \[\d+\]; got"),
             ("rule", "adam", ValueError, "rule must be one of sgd, adagrad; got 'adam'"),
-            ("rule", "adagrad", ValueError, r"state must have shape \[\d+\]; got \[0\]"),
+            ("rule", "sgd", ValueError, r"state must have shape \[0\]; got"),
             ("x", [], ValueError, "x must have one tensor at least; got none"),
             ("x", x[:1], ValueError, "x, layer_values and layer_grads must have a tensor for each MLP of widths, 2"),
             ("x", [x[0].to("meta"), x[1]], ValueError, r"x\[0\] must be on packed's device"),
@@ -144,14 +144,20 @@ class TestStep(Undifferentiable):
     @kernel_backend
     def test_mlps_at_once_have_the_bits_of_each_alone(self, backend):
         """Where as many parts are added up; and their gradient is what a step takes."""
-        packed, state, x, values, grads, rate = self.call(Case((70, 3))).tensors
-        *options, widths = self.call().options
-        sizes, apart, plain = [*map(elements, widths.split())], packed.clone(), packed.clone()
-        plain -= rate * GRADIENTS.call(backend, x, values, grads, widths)
-        STEP.call(backend, packed, state, x, values, grads, rate, *options, widths)
-        for part, of_mlp, *tensors in zip(apart.split(sizes), widths.split(), x, values, grads, strict=True):
-            STEP.call(backend, part, state, *([tensor] for tensor in tensors), rate, *options, of_mlp)
-        assert torch.equal(packed, apart)
+        for call in self.calls(Case((70, 3)))[:2]:
+            packed, state, x, values, grads, rate = call.tensors
+            *options, widths = call.options
+            sizes, apart, plain = [*map(elements, widths.split())], packed.clone(), packed.clone()
+            states = state.clone().split(sizes if len(state) else 0)
+            states = states * len(sizes) if len(states) == 1 else states
+            STEP.call(backend, packed, state, x, values, grads, rate, *options, widths)
+            for part, own, of_mlp, *tensors in zip(
+                apart.split(sizes), states, widths.split(), x, values, grads, strict=True
+            ):
+                STEP.call(backend, part, own, *([tensor] for tensor in tensors), rate, *options, of_mlp)
+            assert torch.equal(packed, apart)
+            assert torch.equal(state, states[0] if not len(state) else torch.cat(states))
+        plain -= rate * GRADIENTS.call(backend, x, values, grads, widths)  # the last call is SGD's, without decay
         torch.testing.assert_close(packed, plain)
 
 

@@ -119,8 +119,8 @@ def _chain_cases(names: tuple[str, ...]) -> list[Case]:
 RATE, EPS = 0.3, 1e-6
 # (widths, rule, decay); of other widths it is another compilation.
 STEPS = (
-    ("13-70-33-1 16-20-4", "sgd", 0.0), ("13-70-33-1 16-20-4", "adagrad", 0.1), ("20-12", "sgd", 0.1),
-    ("20-12", "adagrad", 0.0),
+    ("13-70-33-1 16-20-4", "adagrad", 0.1), ("13-70-33-1 16-20-4", "sgd", 0.0), ("20-12", "adagrad", 0.0),
+    ("20-12", "sgd", 0.1),
 )
 
 
