@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
+from ...dispatch import checks
 from ...hooks import has_hooks
 from . import choice, packing, update
 from .module import autocast, autocast_dtype, is_chosen, pack_mlp, precision_of
@@ -25,11 +26,13 @@ MOVED = "PackedMLP: a parameter was moved or frozen since it was laid out; make 
 
 
 class Operands(NamedTuple):
-    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it."""
+    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; and x's version, which is the
+    caller's to write to."""
 
     x: Tensor
     layer_values: Tensor
     layer_grads: Tensor
+    version: int
 
 
 class PackedMLP:
@@ -47,7 +50,8 @@ class PackedMLP:
     and DistributedDataParallel's, wait in vain.
 
     Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
-    leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad.
+    leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad, and
+    they live, x among them, which nobody may change.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -115,23 +119,25 @@ class PackedMLP:
         columns count."""
         x = autocast(x)
         options = activation, final_activation, precision_of(x)
-        if self.leaves_operands and backend != "eager" and update.runs(x, options[-1]):
+        arguments = x, self.buffer, self.widths, *options, True
+        leaves = self.leaves_operands and update.runs(x, options[-1]) and not self._is_called_itself()
+        if leaves:
+            backend = OP.call.chosen(backend, *arguments)
+        if leaves and backend != "eager":
             out = _LeavingOperands.apply(self, backend, x, self.buffer, *options)
         else:
-            out, _ = OP.call(backend, x, self.buffer, self.widths, *options, True)
+            out, _ = OP.call(backend, *arguments)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
 
     def take_gradients(self) -> None:
         """Have the buffer's gradient be the parameters', whatever was done to those since a backward: other tensors put
-        there, or what did not go by `takes`.
+        there, or what did not go by `takes`. If a backward left operands, that is for those who take them.
 
         Raises RuntimeError if some parameters have a gradient and others have none, for one tensor cannot leave a part
-        of itself out of a step; if one no longer lies in the buffer; or if a backward left operands and there is a
-        gradient beside them.
+        of itself out of a step; or if one no longer lies in the buffer.
         """
         if self.operands is not None:
-            self._check_operands_alone()
             return
         without = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         if 0 < len(without) < len(self.parameters):
@@ -150,6 +156,8 @@ class PackedMLP:
     def leave(self, operands: Operands) -> None:
         """A backward has computed them."""
         self._refuse_hooks()
+        if self._is_called_itself():
+            raise RuntimeError("PackedMLP: the buffer was given a hook behind the forward, and has no gradient for it")
         if self.operands is not None:
             raise RuntimeError(
                 "PackedMLP: the operands of a backward are there, which the optimizer has not taken: a step that fuses "
@@ -157,7 +165,8 @@ class PackedMLP:
             )
         self.operands = operands
 
-    def _check_operands_alone(self) -> None:
+    def check_operands(self) -> None:
+        """Raise RuntimeError unless they are the whole gradient still, of parameters that lie in the buffer."""
         if any([tensor.grad is not None for tensor in (self.buffer, *self.parameters)]):
             raise RuntimeError(
                 "PackedMLP: a backward left operands to the step, and there is a gradient beside them: a step that "
@@ -165,6 +174,13 @@ class PackedMLP:
             )
         if not self.is_whole():
             raise RuntimeError(MOVED)
+        if self.operands.x._version != self.operands.version:
+            raise RuntimeError("PackedMLP: x was modified by an inplace operation between the backward and the step")
+
+    def _is_called_itself(self) -> bool:
+        """Whether the buffer has hooks beside its own two, which are to see its gradient; or not those, as a copy."""
+        hooks = self.buffer._backward_hooks, self.buffer._post_accumulate_grad_hooks
+        return [len(of_kind or ()) for of_kind in hooks] != [1, 1]
 
     def _refuse_hooks(self) -> None:
         if any([one._backward_hooks or one._post_accumulate_grad_hooks for one in self.parameters]):
@@ -246,7 +262,9 @@ class _LeavingOperands(torch.autograd.Function):
         needs_x = ctx.needs_input_grad[2]
         columns = x.shape[1] if needs_x else 0
         grad_x, layer_grads = update.CHAIN.call("triton", grad_out, buffer, layer_values, out, *ctx.options, columns)
-        ctx.mlp.leave(Operands(x, layer_values, layer_grads))
+        _, (accumulates, _) = ctx.next_functions  # x's and the buffer's
+        if torch._C._will_engine_execute_node(accumulates):  # not in a backward of x alone
+            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version))
         return None, None, grad_x if needs_x else None, None, None, None, None
 
 
@@ -283,37 +301,43 @@ def step_by(
     """A step by sgd or adagrad on those buffers, likewise, without a gradient in memory.
 
     learning_rate: a scalar on the device, float32. states: adagrad's, like the buffers; those that lie one behind the
-    other go together.
+    other go together. Operands that no launch has taken, as it raised, are there still.
     """
+    for i, (mlp, state) in enumerate(zip(mlps, states, strict=True)) if states else ():
+        name = f"states[{i}]"
+        checks.belongs_to("step_by", name, state, f"mlps[{i}].buffer", mlp.buffer, mlp.buffer.shape)
+        if not state.is_contiguous():
+            raise ValueError(f"step_by: {name} must be contiguous; got strides {list(state.stride())}")
     of_buffer = {id(mlp): state for mlp, state in zip(mlps, states, strict=True)} if states else {}
     for group, operands, widths in _taken(mlps, of_buffer):
         elements = sum(mlp.buffer.numel() for mlp in group)
-        first, *others = group
+        first = group[0]
         packed = first.buffer.detach().as_strided((elements,), (1,))
         state = of_buffer[id(first)].as_strided((elements,), (1,)) if states else packed.new_empty(0)
         update.STEP.call("cuda", packed, state, *operands, learning_rate, rule, weight_decay, eps, widths)
-        torch.autograd.graph.increment_version([mlp.buffer for mlp in others])  # the first one's the op has counted
+        torch.autograd.graph.increment_version([tensor for mlp in group for tensor in (mlp.buffer, *mlp.parameters)])
 
 
 def _taken(
     mlps: Sequence[PackedMLP], states: Mapping[int, Tensor] = MappingProxyType({})
-) -> list[tuple[list[PackedMLP], list[list[Tensor]], str]]:
-    """(MLPs, their operands, their widths) of each group that a launch takes; the MLPs let go of their operands."""
+) -> Iterator[tuple[list[PackedMLP], list[list[Tensor]], str]]:
+    """(MLPs, their operands, their widths) of each group that a launch takes, which then lets go of its operands."""
+    if len({*map(id, mlps)}) < len(mlps):
+        raise ValueError("mlps must be different ones; got one twice")
     groups: list[list[PackedMLP]] = []
     for mlp in mlps:
         if mlp.operands is None:
             continue
+        mlp.check_operands()
         if groups and _goes_with(groups[-1][-1], mlp, states):
             groups[-1].append(mlp)
         else:
             groups.append([mlp])
-    taken = []
     for group in groups:
-        operands = [list(tensors) for tensors in zip(*(mlp.operands for mlp in group), strict=True)]
-        taken.append((group, operands, " ".join([mlp.widths for mlp in group])))
+        *operands, _ = (list(of_all) for of_all in zip(*(mlp.operands for mlp in group), strict=True))
+        yield group, operands, " ".join([mlp.widths for mlp in group])
         for mlp in group:
             mlp.operands = None
-    return taken
 
 
 def _goes_with(before: PackedMLP, mlp: PackedMLP, states: Mapping[int, Tensor]) -> bool:
