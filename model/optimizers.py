@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
+from kernels.ops.fused_mlp.module import has_step_hooks
 from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by
 from model import fused
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
@@ -171,19 +172,21 @@ class PackedOptimizer:
         """Step on the buffers whose backward left operands: by a kernel that knows the rule, if nobody is called at a
         step, who could look at gradients. Else they get their gradients."""
         one, (group,) = self.optimizer, self.param_groups
-        is_watched = one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks
+        is_watched = has_step_hooks(one)
+        leaving = [packed for packed in self.packed if packed.operands is not None]
         if type(one) is CapturableSGD and not is_watched:
-            step_by("sgd", self.packed, group["lr"], group["weight_decay"])
+            step_by("sgd", leaving, group["lr"], group["weight_decay"])
         elif type(one) is CapturableAdagrad and not is_watched:
-            states = [one.state[packed.buffer] for packed in self.packed]
-            counts = [state["step"] for state, packed in zip(states, self.packed, strict=True)
-                      if packed.operands is not None]
-            if counts:
-                torch._foreach_add_(counts, 1)
-            sums = [state["sum"] for state in states]
-            step_by("adagrad", self.packed, group["lr"], group["weight_decay"], group["eps"], sums)
+            states = [one.state.get(packed.buffer, {}) for packed in leaving]
+            try:
+                sums = [state["sum"] for state in states]
+                step_by("adagrad", leaving, group["lr"], group["weight_decay"], group["eps"], sums)
+            finally:  # a step that raised can be made again
+                pairs = zip(states, leaving, strict=True)
+                if counts := [state["step"] for state, packed in pairs if packed.operands is None]:
+                    torch._foreach_add_(counts, 1)
         else:
-            gradients_of(self.packed)
+            gradients_of(leaving)
 
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
@@ -244,14 +247,16 @@ def fusing_gradients(optimizer: Optimizers) -> Iterator[None]:
     in tf32 (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
 
     So it is for a step whose code is known: one call of the model and one backward, and nobody between it and the step
-    who clips, scales or looks at gradients. A second backward raises RuntimeError, and so does a .grad that somebody
-    set.
+    who clips, scales or looks at gradients. A second backward raises RuntimeError, and so do a .grad that somebody set
+    and, where it ends, a backward that no step followed.
     """
     parts = [part for part in optimizer.parts.values() if isinstance(part, PackedOptimizer)]
     for part in parts:
         part.fuses_gradients = True
     try:
         yield
+        if any([packed.operands is not None for part in parts for packed in part.packed]):
+            raise RuntimeError("fusing_gradients: no step took the gradients of a backward within it")
     finally:
         for part in parts:
             part.fuses_gradients = False
@@ -364,7 +369,7 @@ def _optimizer(
 def _capturable_optimizer(
     rule: Optimizer, parameters: list[nn.Parameter], *, lr: float, **settings: float
 ) -> SGD | CapturableAdagrad | Adam:
-    rate = torch.tensor(lr, device=parameters[0].device)
+    rate = torch.tensor(lr, dtype=torch.float32, device=parameters[0].device)  # as kernels read it
     match rule:
         case Optimizer.SGD if len(parameters) <= MOST_LAUNCHES:
             return CapturableSGD(parameters, lr=rate, **settings)

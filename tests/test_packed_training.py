@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from test_fused_model import BACKENDS, DEVICE, batch, made, needs, shape
 from torch import nn
 from torch.nn.utils import parametrize, prune
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import update
 from model import Interaction, Preset, fused, preset
+from model import step as model_step
 from model.config import Kernels, Optimizer, Precision
-from model.optimizers import PackedOptimizer, fusing_gradients, make_optimizer
-from model.step import train_step
+from model.optimizers import PackedOptimizer, _capturable_optimizer, fusing_gradients, make_optimizer
+from model.step import make_step, train_step
 
 CONFIG = replace(shape(), bottom=(13, 32, 4), top=(24, 1), kernels=Kernels.FUSED)
 # PyTorch's fused Adam rounds otherwise at the end of a tensor on a CPU, where it goes vector by vector.
@@ -103,23 +105,33 @@ def fused_steps(monkeypatch):
         yield steps
 
 
-def hook(model, optimizer):
-    optimizer.parts["mlps"].optimizer.register_step_pre_hook(lambda *_: None)
+def before_a_step(optimizer):
+    return optimizer.parts["mlps"].optimizer.register_step_pre_hook(lambda *_: None)
+
+
+def after_a_step(optimizer):
+    return optimizer.parts["mlps"].optimizer.register_step_post_hook(lambda *_: None)
+
+
+def before_every_step(_):
+    return register_optimizer_step_pre_hook(lambda *_: None)
+
+
+def after_every_step(_):
+    return register_optimizer_step_post_hook(lambda *_: None)
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "change", "op"),
+    ("optimizer", "op"),
     [
-        (Optimizer.SGD, None, "fused_mlp_step"), (Optimizer.SGD, hook, "fused_mlp_gradients"),
-        (Optimizer.ADAGRAD, None, "fused_mlp_step"), (Optimizer.ADAM, None, "fused_mlp_gradients"),
+        (Optimizer.SGD, "fused_mlp_step"), (Optimizer.ADAGRAD, "fused_mlp_step"),
+        (Optimizer.ADAM, "fused_mlp_gradients"),
     ],
 )
-def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, change, op):
+def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, op):
     """Of all MLPs at once; the numbers that tf32 rounds are a thousandth of a gradient."""
     expected = trained(*one_by_one(training, "eager", optimizer, True))
     model, ours = training("triton", optimizer, capturable=True)
-    if change:
-        change(model, ours)
     versions = [packed.buffer._version for packed in ours.parts["mlps"].packed]
     with fusing_gradients(ours):
         actual = trained(model, ours)
@@ -139,6 +151,86 @@ def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, change, op):
     with fusing_gradients(ours):
         train_step(model, ours, *batch(6, CONFIG, 5))
     assert fused_steps[4:] == fused_steps[:1]
+
+
+@pytest.mark.parametrize("hook", [before_a_step, after_a_step, before_every_step, after_every_step])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD])
+def test_who_is_called_at_a_step_finds_gradients(fused_steps, optimizer, hook):
+    model, ours = training("triton", optimizer, capturable=True)
+    handle = hook(ours)
+    try:
+        with fusing_gradients(ours):
+            train_step(model, ours, *batch(6, CONFIG, 0))
+    finally:
+        handle.remove()
+    assert fused_steps == [("fused_mlp_gradients", "13-32-4 10-24-1")]
+
+
+def test_a_captured_step_fuses(monkeypatch, fused_steps):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+    monkeypatch.setattr(model_step, "why_not_compiled", lambda: "not here")
+    model, ours = training("triton", Optimizer.SGD, capturable=True)
+    make_step(model, ours, 6, DEVICE, cuda_graph=True).work(*batch(6, CONFIG, 0))
+    assert fused_steps == [("fused_mlp_step", "13-32-4 10-24-1")]
+
+
+def test_a_backward_that_no_step_follows_is_told_of(fused_steps):
+    """Unless an error is, which ended the step."""
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+
+    def backward(then):
+        with fusing_gradients(optimizer):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            then()
+
+    for error, then in ((RuntimeError, lambda: None), (ZeroDivisionError, lambda: 1 / 0)):
+        with pytest.raises(error, match=r"no step took the gradients|division by zero"):
+            backward(then)
+        assert all(packed.operands is None for packed in optimizer.parts["mlps"].packed)
+
+
+@pytest.mark.parametrize("rule", [Optimizer.SGD, Optimizer.ADAGRAD])
+def test_a_fused_step_that_raised_can_be_made_again(monkeypatch, fused_steps, rule):
+    results = []
+    for raises in (False, True):
+        model, optimizer = training("triton", rule, capturable=True)
+        with fusing_gradients(optimizer):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            if raises:
+                with monkeypatch.context() as patch:
+                    patch.setattr(update.STEP, "call", lambda *_: 1 / 0)
+                    with pytest.raises(ZeroDivisionError):
+                        optimizer.step()
+            optimizer.step()
+        results.append((parameters(model), optimizer.state_dict()["mlps"]["state"]))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_an_mlp_without_a_state_does_without_in_a_step_of_others(fused_steps):
+    """As of a checkpoint that was written while it was frozen."""
+    model, optimizer = training("triton", Optimizer.ADAGRAD, capturable=True)
+    part = optimizer.parts["mlps"]
+    of_bottom, state = part.packed[0].buffer, part.optimizer.state
+    del state[of_bottom]
+    for context in (nullcontext, fusing_gradients):
+        with context(optimizer):
+            optimizer.zero_grad()
+            model.over_arch(torch.randn(6, model.over_arch.linears()[0].in_features, device=DEVICE)).sum().backward()
+            part.step()
+    assert fused_steps == [("fused_mlp_step", "10-24-1")]
+    assert of_bottom not in state
+
+
+@pytest.mark.parametrize("rule", list(Optimizer))
+def test_a_rate_on_the_device_is_float32_whatever_the_default(rule):
+    torch.set_default_dtype(torch.float64)
+    try:
+        rate = _capturable_optimizer(rule, [nn.Parameter(torch.ones(3))], lr=0.1).param_groups[0]["lr"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert rate.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("backend", "hooks"), [("triton", True), ("eager", False)])

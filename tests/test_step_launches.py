@@ -36,8 +36,8 @@ STEPS = {
     (TableOptimizer.SGD, False): [*FORWARD, *BACKWARD, "_fused_sgd_", *UPDATE],
     (TableOptimizer.SGD, True): [*FORWARD, *CHAINS, "fused_mlp_step", *UPDATE],
     (TableOptimizer.ADAGRAD, True): [
-        *FORWARD, *CHAINS, "_foreach_add_", "fused_mlp_step",
-        "add_",  # the count of the tables' steps, as before the count of the MLPs'
+        *FORWARD, *CHAINS, "fused_mlp_step", "_foreach_add_",
+        "add_",  # the count of the tables' steps, as before it that of the MLPs'
         *UPDATE,
     ],
 }
