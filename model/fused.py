@@ -30,7 +30,7 @@ from kernels.ops.dlrm.choice import is_faster
 from kernels.ops.dlrm.op import nvrtc_runs
 from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
-from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
+from kernels.ops.fused_mlp.packed import PackedMLP, is_packed, packed_together
 from kernels.ops.fused_mlp.packing import widths_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction, Precision
@@ -178,15 +178,16 @@ def pack(model: nn.Module, rows: int, precision: Precision, graph: bool) -> list
         arches.append(model.over_arch)
     ids = [{*map(id, arch.parameters())} for arch in (model.dense_arch, model.over_arch)]
     is_tied = not ids[0].isdisjoint(ids[1])  # a parameter lies in one buffer
-    packed = []
+    chosen = []
     for arch in arches:
         arch.packed = None  # an earlier optimizer's, whose step did not end: gradients would go on to its buffer
         if not is_tied and _is_packed(arch, rows, precision, graph):
-            packed.append((arch, PackedMLP(arch.linears())))
+            chosen.append(arch)
         else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so
             for parameter in arch.parameters():
                 parameter.data = parameter.detach().contiguous()
-    return packed
+    packed = packed_together([arch.linears() for arch in chosen]) if chosen else []
+    return [*zip(chosen, packed, strict=True)]
 
 
 def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> bool:

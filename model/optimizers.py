@@ -1,6 +1,7 @@
 """The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the schedule of both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
-from kernels.ops.fused_mlp.packed import PackedMLP
+from kernels.ops.fused_mlp.module import has_step_hooks
+from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by
 from model import fused
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
@@ -130,6 +132,8 @@ class PackedOptimizer:
         self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
         self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
+        self.fuses_gradients = False  # `fusing_gradients` sets it
+        self._join_sums()
 
     @property
     def param_groups(self) -> list[dict]:
@@ -142,17 +146,47 @@ class PackedOptimizer:
             parameter.grad = None
         for arch, packed in self.arches:
             packed.forget_gradients()
+            packed.leaves_operands = self.fuses_gradients
             arch.packed = packed
+
+    def _join_sums(self) -> None:
+        """Lay Adagrad's sums out as the buffers lie, one behind the other: `step_by` takes them in one launch."""
+        states = [self.optimizer.state.get(packed.buffer, {}) for packed in self.packed]
+        if states and type(self.optimizer) is CapturableAdagrad and all("sum" in state for state in states):
+            sums = torch.cat([state["sum"] for state in states])
+            for state, part in zip(states, sums.split([len(state["sum"]) for state in states]), strict=True):
+                state["sum"] = part
 
     @torch.no_grad()
     def step(self) -> None:
         for packed in self.packed:
             packed.take_gradients()
-        self.optimizer.step()
+        self._take_operands()
+        self.optimizer.step()  # of those that have a gradient
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
         for arch, _ in self.arches:
             arch.packed = None
+
+    def _take_operands(self) -> None:
+        """Step on the buffers whose backward left operands: by a kernel that knows the rule, if nobody is called at a
+        step, who could look at gradients. Else they get their gradients."""
+        one, (group,) = self.optimizer, self.param_groups
+        is_watched = has_step_hooks(one)
+        leaving = [packed for packed in self.packed if packed.operands is not None]
+        if type(one) is CapturableSGD and not is_watched:
+            step_by("sgd", leaving, group["lr"], group["weight_decay"])
+        elif type(one) is CapturableAdagrad and not is_watched:
+            states = [one.state.get(packed.buffer, {}) for packed in leaving]
+            try:
+                sums = [state["sum"] for state in states]
+                step_by("adagrad", leaving, group["lr"], group["weight_decay"], group["eps"], sums)
+            finally:  # a step that raised can be made again
+                pairs = zip(states, leaving, strict=True)
+                if counts := [state["step"] for state, packed in pairs if packed.operands is None]:
+                    torch._foreach_add_(counts, 1)
+        else:
+            gradients_of(leaving)
 
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
@@ -179,6 +213,7 @@ class PackedOptimizer:
                 states[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
         groups = [group | {"params": list(range(len(self.held)))}]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self._join_sums()
 
     @staticmethod
     def _split(packed: PackedMLP, values: Mapping[str, Tensor]) -> list[dict]:
@@ -202,6 +237,31 @@ class PackedOptimizer:
             values = [own[name] if own else torch.zeros_like(parameter) for own, parameter in pairs] if is_like else ()
             joined[name] = packed.joined(values) if is_like else value
         return joined
+
+
+@contextmanager
+def fusing_gradients(optimizer: Optimizers) -> Iterator[None]:
+    """Within it, between `zero_grad` and `step`, a backward computes no weights' gradients of MLPs that are one tensor
+    each: the step does, in two launches for all MLPs. By CapturableSGD and CapturableAdagrad they update the weights
+    too, and no gradient is written: parameters then have no .grad after the step either. That is where the kernels run,
+    in tf32 (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
+
+    So it is for a step whose code is known: one call of the model and one backward, and nobody between it and the step
+    who clips, scales or looks at gradients. A second backward raises RuntimeError, and so do a .grad that somebody set
+    and, where it ends, a backward that no step followed.
+    """
+    parts = [part for part in optimizer.parts.values() if isinstance(part, PackedOptimizer)]
+    for part in parts:
+        part.fuses_gradients = True
+    try:
+        yield
+        if any([packed.operands is not None for part in parts for packed in part.packed]):
+            raise RuntimeError("fusing_gradients: no step took the gradients of a backward within it")
+    finally:
+        for part in parts:
+            part.fuses_gradients = False
+            for packed in part.packed:
+                packed.leaves_operands, packed.operands = False, None
 
 
 class CapturableSGD(SGD):
@@ -267,7 +327,8 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     parameters raises between `zero_grad` and `step`, and backward(inputs=parameters) gives them none. The model must
     stay on its device.
 
-    capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
+    capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only). Such a
+    step may have gradients in its last launches alone (`fusing_gradients`).
     """
     settings = preset.train
     if model.config.sparse_gradients and not check_sparse_tensor_invariants.is_enabled():
@@ -308,7 +369,7 @@ def _optimizer(
 def _capturable_optimizer(
     rule: Optimizer, parameters: list[nn.Parameter], *, lr: float, **settings: float
 ) -> SGD | CapturableAdagrad | Adam:
-    rate = torch.tensor(lr, device=parameters[0].device)
+    rate = torch.tensor(lr, dtype=torch.float32, device=parameters[0].device)  # as kernels read it
     match rule:
         case Optimizer.SGD if len(parameters) <= MOST_LAUNCHES:
             return CapturableSGD(parameters, lr=rate, **settings)

@@ -10,7 +10,7 @@ from data.ahead import one_ahead
 from kernels import machine, runtime
 from model.config import Precision
 from model.device import autocast, pinned, to
-from model.optimizers import Optimizers
+from model.optimizers import Optimizers, fusing_gradients
 from model.tables import sorting_ahead
 
 Batch = tuple[Tensor, ...]  # labels, dense, sparse, and with bags their offsets
@@ -77,14 +77,15 @@ def make_step(
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
 
-    A captured step sorts the tables' ids on a branch of its graph. Where torch.compile runs it has loss and gradient
-    from one kernel, made at the first step, in some seconds; a batch of another size has them from eager's.
+    A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
+    (`fusing_gradients`). Where torch.compile runs it has loss and gradient from one kernel, made at the first step, in
+    some seconds; a batch of another size has them from eager's.
     """
     if cuda_graph:
         of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)
 
         def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
-            with sorting_ahead(model):
+            with sorting_ahead(model), fusing_gradients(optimizer):
                 own = of_loss if len(labels) == rows else None
                 return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=own)
 

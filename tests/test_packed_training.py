@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fused_model import BACKENDS, batch, made, needs, shape
+from test_fused_model import BACKENDS, DEVICE, batch, made, needs, shape
 from torch import nn
 from torch.nn.utils import parametrize, prune
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from kernels.dispatch.core import on_host
+from kernels.ops.fused_mlp import update
 from model import Interaction, Preset, fused, preset
+from model import step as model_step
 from model.config import Kernels, Optimizer, Precision
-from model.optimizers import PackedOptimizer, make_optimizer
-from model.step import train_step
+from model.optimizers import PackedOptimizer, _capturable_optimizer, fusing_gradients, make_optimizer
+from model.step import make_step, train_step
 
 CONFIG = replace(shape(), bottom=(13, 32, 4), top=(24, 1), kernels=Kernels.FUSED)
 # PyTorch's fused Adam rounds otherwise at the end of a tensor on a CPU, where it goes vector by vector.
@@ -82,6 +87,222 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
     assert group["params"] == theirs["params"]
     for packed in ours.parts["mlps"].packed:
         assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
+
+
+@pytest.fixture
+def fused_steps(monkeypatch):
+    """(op, widths) of each call that takes operands. On a CPU the chain is interpreted, the rest runs on the host."""
+    needs("triton")
+    steps = []
+
+    def noted(op, call):
+        return lambda *arguments: steps.append((op.name, arguments[-1])) or call(*arguments)
+
+    monkeypatch.setattr(update, "runs", lambda *_: True)
+    for op in (update.STEP, update.GRADIENTS):
+        monkeypatch.setattr(op, "call", noted(op, op.call))
+    with on_host() if DEVICE.type == "cpu" else nullcontext():
+        yield steps
+
+
+def before_a_step(optimizer):
+    return optimizer.parts["mlps"].optimizer.register_step_pre_hook(lambda *_: None)
+
+
+def after_a_step(optimizer):
+    return optimizer.parts["mlps"].optimizer.register_step_post_hook(lambda *_: None)
+
+
+def before_every_step(_):
+    return register_optimizer_step_pre_hook(lambda *_: None)
+
+
+def after_every_step(_):
+    return register_optimizer_step_post_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "op"),
+    [
+        (Optimizer.SGD, "fused_mlp_step"), (Optimizer.ADAGRAD, "fused_mlp_step"),
+        (Optimizer.ADAM, "fused_mlp_gradients"),
+    ],
+)
+def test_a_fused_step_is_a_step(one_by_one, fused_steps, optimizer, op):
+    """Of all MLPs at once; the numbers that tf32 rounds are a thousandth of a gradient."""
+    expected = trained(*one_by_one(training, "eager", optimizer, True))
+    model, ours = training("triton", optimizer, capturable=True)
+    versions = [packed.buffer._version for packed in ours.parts["mlps"].packed]
+    with fusing_gradients(ours):
+        actual = trained(model, ours)
+    assert fused_steps == [(op, "13-32-4 10-24-1")] * 4
+    # Adagrad and Adam divide a gradient by its size: of one that is near zero they make a step as long as any.
+    error = 1e-4 if optimizer is Optimizer.SGD else 1e-2
+    torch.testing.assert_close(actual[:2], expected[:2], rtol=0, atol=error)
+    torch.testing.assert_close(actual[2]["mlps"]["state"], expected[2]["mlps"]["state"], rtol=0, atol=1e-4)
+    for packed, version in zip(ours.parts["mlps"].packed, versions, strict=True):
+        assert packed.buffer._version > version or optimizer is Optimizer.ADAM  # torch's fused Adam counts no change
+        assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
+        assert all((parameter.grad is None) is (op == "fused_mlp_step") for parameter in packed.parameters)
+    train_step(model, ours, *batch(6, CONFIG, 4))
+    assert len(fused_steps) == 4
+    assert all(parameter.grad is not None for parameter in packed.parameters)
+    ours.load_state_dict(ours.state_dict())
+    with fusing_gradients(ours):
+        train_step(model, ours, *batch(6, CONFIG, 5))
+    assert fused_steps[4:] == fused_steps[:1]
+
+
+@pytest.mark.parametrize("hook", [before_a_step, after_a_step, before_every_step, after_every_step])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAGRAD])
+def test_who_is_called_at_a_step_finds_gradients(fused_steps, optimizer, hook):
+    model, ours = training("triton", optimizer, capturable=True)
+    handle = hook(ours)
+    try:
+        with fusing_gradients(ours):
+            train_step(model, ours, *batch(6, CONFIG, 0))
+    finally:
+        handle.remove()
+    assert fused_steps == [("fused_mlp_gradients", "13-32-4 10-24-1")]
+
+
+def test_a_captured_step_fuses(monkeypatch, fused_steps):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+    monkeypatch.setattr(model_step, "why_not_compiled", lambda: "not here")
+    model, ours = training("triton", Optimizer.SGD, capturable=True)
+    make_step(model, ours, 6, DEVICE, cuda_graph=True).work(*batch(6, CONFIG, 0))
+    assert fused_steps == [("fused_mlp_step", "13-32-4 10-24-1")]
+
+
+def test_a_backward_that_no_step_follows_is_told_of(fused_steps):
+    """Unless an error is, which ended the step."""
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+
+    def backward(then):
+        with fusing_gradients(optimizer):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            then()
+
+    for error, then in ((RuntimeError, lambda: None), (ZeroDivisionError, lambda: 1 / 0)):
+        with pytest.raises(error, match=r"no step took the gradients|division by zero"):
+            backward(then)
+        assert all(packed.operands is None for packed in optimizer.parts["mlps"].packed)
+
+
+@pytest.mark.parametrize("rule", [Optimizer.SGD, Optimizer.ADAGRAD])
+def test_a_fused_step_that_raised_can_be_made_again(monkeypatch, fused_steps, rule):
+    results = []
+    for raises in (False, True):
+        model, optimizer = training("triton", rule, capturable=True)
+        with fusing_gradients(optimizer):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            if raises:
+                with monkeypatch.context() as patch:
+                    patch.setattr(update.STEP, "call", lambda *_: 1 / 0)
+                    with pytest.raises(ZeroDivisionError):
+                        optimizer.step()
+            optimizer.step()
+        results.append((parameters(model), optimizer.state_dict()["mlps"]["state"]))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_an_mlp_without_a_state_does_without_in_a_step_of_others(fused_steps):
+    """As of a checkpoint that was written while it was frozen."""
+    model, optimizer = training("triton", Optimizer.ADAGRAD, capturable=True)
+    part = optimizer.parts["mlps"]
+    of_bottom, state = part.packed[0].buffer, part.optimizer.state
+    del state[of_bottom]
+    for context in (nullcontext, fusing_gradients):
+        with context(optimizer):
+            optimizer.zero_grad()
+            model.over_arch(torch.randn(6, model.over_arch.linears()[0].in_features, device=DEVICE)).sum().backward()
+            part.step()
+    assert fused_steps == [("fused_mlp_step", "10-24-1")]
+    assert of_bottom not in state
+
+
+@pytest.mark.parametrize("rule", list(Optimizer))
+def test_a_rate_on_the_device_is_float32_whatever_the_default(rule):
+    torch.set_default_dtype(torch.float64)
+    try:
+        rate = _capturable_optimizer(rule, [nn.Parameter(torch.ones(3))], lr=0.1).param_groups[0]["lr"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert rate.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("backend", "hooks"), [("triton", True), ("eager", False)])
+def test_with_a_parameters_hook_or_no_kernel_it_is_the_step_that_it_was(fused_steps, backend, hooks):
+    results = []
+    for context in (nullcontext, fusing_gradients):
+        model, ours = training(backend, Optimizer.SGD, True)
+        for arch in (model.dense_arch, model.over_arch) if hooks else ():
+            arch.linears()[0].weight.register_hook(lambda grad: 2 * grad)
+        with context(ours):
+            results.append(trained(model, ours)[:2])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert fused_steps == []
+
+
+def test_an_mlp_without_a_backward_stays_as_it_is_in_a_fused_step(fused_steps):
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+    before = parameters(model)
+    with fusing_gradients(optimizer):
+        optimizer.zero_grad()
+        model.dense_arch(batch(6, CONFIG)[1]).sum().backward()
+        optimizer.step()
+    assert fused_steps == [("fused_mlp_step", "13-32-4")]
+    changed = {name for name, value in parameters(model).items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if name.startswith("dense_arch")}
+
+
+def twice(model, optimizer):
+    (loss_of(model) + loss_of(model)).backward()
+
+
+def another_backward(model, optimizer):
+    for _ in range(2):
+        loss_of(model).backward()
+
+
+def a_gradient_beside(model, optimizer):
+    loss_of(model).backward()
+    model.over_arch.logit.weight.grad = torch.ones_like(model.over_arch.logit.weight)
+    optimizer.step()
+
+
+def moved(model, optimizer):
+    loss_of(model).backward()
+    model.double().float()
+    optimizer.step()
+
+
+def hooked_behind(model, optimizer):
+    loss = loss_of(model)
+    model.over_arch.logit.weight.register_hook(lambda grad: 5 * grad)
+    loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (twice, "one call of the MLP and one backward"), (another_backward, "one call of the MLP and one backward"),
+        (a_gradient_beside, "there is a gradient beside them"), (moved, "was moved or frozen since it was laid out"),
+        (hooked_behind, "was given a hook behind the forward"),
+    ],
+)
+def test_what_a_fused_step_cannot_take_is_refused(fused_steps, change, message):
+    """And leaves nothing to the next step."""
+    model, optimizer = training("triton", Optimizer.SGD, capturable=True)
+    with fusing_gradients(optimizer):
+        optimizer.zero_grad()
+        with pytest.raises(RuntimeError, match=message):
+            change(model, optimizer)
+        assert fused_steps == []
+        optimizer.zero_grad()
+    assert all(packed.operands is None for packed in optimizer.parts["mlps"].packed)
 
 
 @pytest.mark.parametrize("capturable", [False, True])

@@ -2,11 +2,12 @@
 
 Counted on a CPU, with CUDA's kernels on the host, so that the C++ core records and computes what it does on a GPU; an
 MLP's gradient is Triton's, which is not run. An operation is more than one kernel for the loss (5), the gradient of an
-MLP (3) and the update (2).
+MLP (3), those of all MLPs, with their update or without (2), and the tables' update (2).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernels
 from kernels import runtime
 from kernels.dispatch import core, plan
+from kernels.ops.fused_mlp import update
 from model import DLRM, Preset, preset
 from model.config import Kernels, Optimizer, Precision, TableOptimizer, TrainConfig
 from model.fused import Fused
-from model.optimizers import make_optimizer
+from model.optimizers import fusing_gradients, make_optimizer
 from model.step import train_step
 
 FORWARD = [
@@ -28,13 +30,14 @@ FORWARD = [
     "binary_cross_entropy_with_logits",
 ]
 BACKWARD = ["sigmoid", "sub", "div_", "fused_mlp_backward", "dot_interaction_backward", "fused_mlp_backward"]
+CHAINS = [name.replace("mlp_backward", "mlp_chain") for name in BACKWARD]  # where gradients are fused
 UPDATE = ["embedding_bags_sort", "embedding_bags_update"]
 STEPS = {
     (TableOptimizer.SGD, False): [*FORWARD, *BACKWARD, "_fused_sgd_", *UPDATE],
+    (TableOptimizer.SGD, True): [*FORWARD, *CHAINS, "fused_mlp_step", *UPDATE],
     (TableOptimizer.ADAGRAD, True): [
-        *FORWARD, *BACKWARD,
-        "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_add_", "_foreach_mul", "_foreach_addcdiv_",
-        "add_",  # the count of the tables' steps
+        *FORWARD, *CHAINS, "fused_mlp_step", "_foreach_add_",
+        "add_",  # the count of the tables' steps, as before it that of the MLPs'
         *UPDATE,
     ],
 }
@@ -67,6 +70,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
     if runtime.why_not("triton", "cpu"):
         pytest.skip("Triton's interpreter is off")
     monkeypatch.setattr(plan, "launch", zeros)
+    monkeypatch.setattr(update, "runs", lambda *_: True)  # as in tf32 on a GPU
     look_up = kernels.embedding_bags
     monkeypatch.setattr(kernels, "embedding_bags", lambda *arguments: look_up(*arguments, backend="cuda"))
     config = replace(preset("main").model, cardinalities=(7,) * 26, kernels=Kernels.FUSED)
@@ -79,7 +83,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
     optimizer = make_optimizer(model, Preset(config, settings), capturable)
     optimizer.parts["tables"].backend = "cuda"
     batch = torch.randint(0, 2, (8,)).float(), torch.randn(8, 13), torch.randint(0, 40, (8, 26))
-    with core.on_host():
+    with core.on_host(), fusing_gradients(optimizer) if capturable else nullcontext():
         train_step(model, optimizer, *batch)  # what is made once: the first step's state
         with Launches() as launches:
             train_step(model, optimizer, *batch)

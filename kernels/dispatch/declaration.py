@@ -136,6 +136,7 @@ class Declaration:
             torch.compile is when it runs: raises if that backend's kernels cannot take it.
         generates: in cuda.cu's place there is cuda_launch.py, which launches CUDA source that it generates
             (device/source_launch.py).
+        launches: the function of a launcher in Python, if not `forward`: of several ops of one folder.
         by_nvcc: cuda.cu takes nvcc, whole; else g++, and NVRTC for its kernels (host_side.py).
         package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
     """
@@ -160,6 +161,7 @@ class Declaration:
         auto: str | Callable[..., str] = "triton",
         fits: Callable | None = None,
         generates: bool = False,
+        launches: str = "forward",
         by_nvcc: bool = False,
         package: str = "",
     ) -> None:
@@ -171,6 +173,7 @@ class Declaration:
         self.backends, self.auto = tuple(backends), auto
         self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
         self.elementwise, self.fits, self.generates, self.by_nvcc = elementwise, fits, generates, by_nvcc
+        self.launches = launches
         self.reports = any(r.type == "Report" for r in returns)
         returns = [r for r in returns if r.type != "Report"]
         functional = Signature(name, arguments, returns, shapes, hints, check)

@@ -252,7 +252,7 @@ def launch(
     """Call the op's launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
     launcher = importlib.import_module(declaration.launchers[backend])
     if form in ("", "_"):
-        return launcher.forward(*arguments, *outputs)
+        return getattr(launcher, declaration.launches)(*arguments, *outputs)
     *arguments, needs = arguments
     gradients = [output if needed else None for output, needed in zip(outputs, needs, strict=True)]
     return launcher.backward(*arguments, *gradients)

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
 
 from ...dispatch.refusals import autocasts
 from ...hooks import has_hooks
@@ -353,3 +357,10 @@ def _refuse_fused_step(optimizer: torch.optim.Optimizer, *_) -> None:
                     f"{list(parameter.shape)} that was laid out, whose rows do not touch, {parameter.shape[1]} being "
                     "no multiple of 16: use foreach=True, or train the buffer of a packed.PackedMLP"
                 )
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether anybody is called at its step, but for the above, which looks at no gradient."""
+    of_all = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *of_all
+    return any([hook is not _refuse_fused_step for of_kind in hooks for hook in of_kind.values()])

@@ -12,7 +12,7 @@ from ...dispatch import checks
 from ...dispatch.op import Kept, Op, like
 from ...dispatch.refusals import autocasts
 from ...dispatch.signature import Signature
-from . import budget, choice, eager, packing
+from . import budget, choice, eager, packing, update
 
 ACTIVATIONS = " | ".join(eager.ACTIVATIONS)
 ARGUMENTS = Signature.of(
@@ -68,6 +68,7 @@ OP = Op(
     auto=choice.auto,
     fits=budget.fits,
 )
+OPS = (OP, update.CHAIN, update.GRADIENTS, update.STEP)
 
 
 def rows_of(x: Tensor) -> Tensor:

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
+from ...dispatch import checks
 from ...hooks import has_hooks
-from . import choice, packing
+from . import choice, packing, update
 from .module import autocast, autocast_dtype, is_chosen, pack_mlp, precision_of
 from .op import OP
 
 # Products of a forward in full float32, up to which one kernel makes a step faster that waits for the host: 8,192 rows
 # of the larger MLP of `is_packed`. Triton's forward takes four times as long as CUDA's (choice.py).
 MOST_PRODUCTS = {"cuda": 2.65e9, "triton": 2.65e9 / 4}
+MOVED = "PackedMLP: a parameter was moved or frozen since it was laid out; make the optimizer anew"
+
+
+class Operands(NamedTuple):
+    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; and x's version, which is the
+    caller's to write to."""
+
+    x: Tensor
+    layer_values: Tensor
+    layer_grads: Tensor
+    version: int
 
 
 class PackedMLP:
@@ -33,6 +48,10 @@ class PackedMLP:
     The parameters are views of the buffer, and change when it does. After a backward their .grad are views of the
     buffer's: what clips, scales or looks at them finds them as ever. But nothing is called for them: hooks of theirs,
     and DistributedDataParallel's, wait in vain.
+
+    Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
+    leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad, and
+    they live, x among them, which nobody may change.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -56,6 +75,8 @@ class PackedMLP:
         self._shown: list[Tensor] = []
         self._shown_at: list[int] = []
         self._shown_of: Tensor | None = None
+        self.leaves_operands = False
+        self.operands: Operands | None = None
         own = weakref.ref(self)  # or the buffer's hooks would keep it
         self.buffer.register_hook(lambda _: None if own() is None else own()._gather())
         self.buffer.register_post_accumulate_grad_hook(lambda _: None if own() is None else own()._arrived())
@@ -97,17 +118,27 @@ class PackedMLP:
         """`mlp` of the layers in one kernel, x [B, K'], whose gradients go to the buffer. The first K of K' >= K
         columns count."""
         x = autocast(x)
-        out, _ = OP.call(backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True)
+        options = activation, final_activation, precision_of(x)
+        arguments = x, self.buffer, self.widths, *options, True
+        leaves = self.leaves_operands and update.runs(x, options[-1]) and not self._is_called_itself()
+        if leaves:
+            backend = OP.call.chosen(backend, *arguments)
+        if leaves and backend != "eager":
+            out = _LeavingOperands.apply(self, backend, x, self.buffer, *options)
+        else:
+            out, _ = OP.call(backend, *arguments)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
 
     def take_gradients(self) -> None:
         """Have the buffer's gradient be the parameters', whatever was done to those since a backward: other tensors put
-        there, or what did not go by `takes`.
+        there, or what did not go by `takes`. If a backward left operands, that is for those who take them.
 
         Raises RuntimeError if some parameters have a gradient and others have none, for one tensor cannot leave a part
         of itself out of a step; or if one no longer lies in the buffer.
         """
+        if self.operands is not None:
+            return
         without = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         if 0 < len(without) < len(self.parameters):
             raise RuntimeError(
@@ -120,13 +151,46 @@ class PackedMLP:
     def forget_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        self.buffer.grad, self._shown, self._shown_of = None, [], None
+        self.buffer.grad, self._shown, self._shown_of, self.operands = None, [], None, None
 
-    def _arrived(self) -> None:
-        """A backward has added to the buffer's gradient."""
+    def leave(self, operands: Operands) -> None:
+        """A backward has computed them."""
+        self._refuse_hooks()
+        if self._is_called_itself():
+            raise RuntimeError("PackedMLP: the buffer was given a hook behind the forward, and has no gradient for it")
+        if self.operands is not None:
+            raise RuntimeError(
+                "PackedMLP: the operands of a backward are there, which the optimizer has not taken: a step that fuses "
+                "the update has one call of the MLP and one backward"
+            )
+        self.operands = operands
+
+    def check_operands(self) -> None:
+        """Raise RuntimeError unless they are the whole gradient still, of parameters that lie in the buffer."""
+        if any([tensor.grad is not None for tensor in (self.buffer, *self.parameters)]):
+            raise RuntimeError(
+                "PackedMLP: a backward left operands to the step, and there is a gradient beside them: a step that "
+                "fuses the update has one call of the MLP and one backward, and nobody sets a .grad"
+            )
+        if not self.is_whole():
+            raise RuntimeError(MOVED)
+        if self.operands.x._version != self.operands.version:
+            raise RuntimeError("PackedMLP: x was modified by an inplace operation between the backward and the step")
+
+    def _is_called_itself(self) -> bool:
+        """Whether the buffer has hooks beside its own two, which are to see its gradient; or not those, as a copy."""
+        hooks = self.buffer._backward_hooks, self.buffer._post_accumulate_grad_hooks
+        return [len(of_kind or ()) for of_kind in hooks] != [1, 1]
+
+    def _refuse_hooks(self) -> None:
         if any([one._backward_hooks or one._post_accumulate_grad_hooks for one in self.parameters]):
             raise RuntimeError("PackedMLP: a parameter was given a hook behind the forward, and nothing calls it")
-        self._show()
+
+    def _arrived(self) -> None:
+        """A backward has added to the buffer's gradient, or has left operands and nothing else."""
+        self._refuse_hooks()
+        if self.buffer.grad is not None:
+            self._show()
 
     def _show(self) -> None:
         """Give each parameter its part of the buffer's gradient."""
@@ -156,9 +220,7 @@ class PackedMLP:
                 self.forget_gradients()
             return
         if not self.is_whole():
-            raise RuntimeError(
-                "PackedMLP: a parameter was moved or frozen since it was laid out; make the optimizer anew"
-            )
+            raise RuntimeError(MOVED)
         filled = [
             torch.zeros_like(parameter) if gradient is None else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
@@ -179,6 +241,115 @@ class PackedMLP:
         for into, tensor in zip(self.split(buffer), tensors, strict=True):
             into.copy_(tensor)
         return buffer
+
+
+class _LeavingOperands(torch.autograd.Function):
+    """A PackedMLP's call whose backward computes x's gradient alone, and leaves what the weights' are made of."""
+
+    @staticmethod
+    def forward(
+        ctx, mlp: PackedMLP, backend: str, x: Tensor, buffer: Tensor, activation: str, final: str, precision: str
+    ) -> Tensor:
+        ctx.mlp, ctx.options = mlp, (mlp.widths, activation, final, precision)
+        out, layer_values = OP.call(backend, x, buffer, *ctx.options, True)
+        ctx.save_for_backward(x, buffer, layer_values, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out: Tensor):
+        x, buffer, layer_values, out = ctx.saved_tensors
+        needs_x = ctx.needs_input_grad[2]
+        columns = x.shape[1] if needs_x else 0
+        grad_x, layer_grads = update.CHAIN.call("triton", grad_out, buffer, layer_values, out, *ctx.options, columns)
+        _, (accumulates, _) = ctx.next_functions  # x's and the buffer's
+        if torch._C._will_engine_execute_node(accumulates):  # not in a backward of x alone
+            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version))
+        return None, None, grad_x if needs_x else None, None, None, None, None
+
+
+def packed_together(mlps: Sequence[Sequence[nn.Linear]]) -> list[PackedMLP]:
+    """A PackedMLP of the layers of each; of one dtype on one device their buffers lie one behind the other, which
+    `step_by` takes as one."""
+    packed = [PackedMLP(linears) for linears in mlps]
+    buffers = [mlp.buffer.detach() for mlp in packed]
+    if len({(buffer.dtype, buffer.device) for buffer in buffers}) > 1 or all(map(_is_behind, buffers[1:], buffers)):
+        return packed
+    sizes = [buffer.numel() for buffer in buffers]
+    for mlp, part in zip(packed, torch.cat(buffers).split(sizes), strict=True):
+        for linear, (weight, bias) in zip(mlp.linears, packing.views(part, mlp.widths), strict=True):
+            linear.weight.data, linear.bias.data = weight, bias
+    return [PackedMLP(linears) for linears in mlps]
+
+
+@torch.no_grad()
+def gradients_of(mlps: Sequence[PackedMLP]) -> None:
+    """The buffers' gradients, of the operands that backwards left, in two launches for all whose buffers lie one behind
+    the other, if they are of as many rows."""
+    for group, operands, widths in _taken(mlps):
+        gradient = update.GRADIENTS.call("cuda", *operands, widths)
+        for mlp, part in zip(group, gradient.split([mlp.buffer.numel() for mlp in group]), strict=True):
+            mlp.buffer.grad = part
+            mlp._show()
+
+
+@torch.no_grad()
+def step_by(
+    rule: str, mlps: Sequence[PackedMLP], learning_rate: Tensor, weight_decay: float, eps: float = 0.0,
+    states: Sequence[Tensor] = (),
+) -> None:
+    """A step by sgd or adagrad on those buffers, likewise, without a gradient in memory.
+
+    learning_rate: a scalar on the device, float32. states: adagrad's, like the buffers; those that lie one behind the
+    other go together. Operands that no launch has taken, as it raised, are there still.
+    """
+    for i, (mlp, state) in enumerate(zip(mlps, states, strict=True)) if states else ():
+        name = f"states[{i}]"
+        checks.belongs_to("step_by", name, state, f"mlps[{i}].buffer", mlp.buffer, mlp.buffer.shape)
+        if not state.is_contiguous():
+            raise ValueError(f"step_by: {name} must be contiguous; got strides {list(state.stride())}")
+    of_buffer = {id(mlp): state for mlp, state in zip(mlps, states, strict=True)} if states else {}
+    for group, operands, widths in _taken(mlps, of_buffer):
+        elements = sum(mlp.buffer.numel() for mlp in group)
+        first = group[0]
+        packed = first.buffer.detach().as_strided((elements,), (1,))
+        state = of_buffer[id(first)].as_strided((elements,), (1,)) if states else packed.new_empty(0)
+        update.STEP.call("cuda", packed, state, *operands, learning_rate, rule, weight_decay, eps, widths)
+        torch.autograd.graph.increment_version([tensor for mlp in group for tensor in (mlp.buffer, *mlp.parameters)])
+
+
+def _taken(
+    mlps: Sequence[PackedMLP], states: Mapping[int, Tensor] = MappingProxyType({})
+) -> Iterator[tuple[list[PackedMLP], list[list[Tensor]], str]]:
+    """(MLPs, their operands, their widths) of each group that a launch takes, which then lets go of its operands."""
+    if len({*map(id, mlps)}) < len(mlps):
+        raise ValueError("mlps must be different ones; got one twice")
+    groups: list[list[PackedMLP]] = []
+    for mlp in mlps:
+        if mlp.operands is None:
+            continue
+        mlp.check_operands()
+        if groups and _goes_with(groups[-1][-1], mlp, states):
+            groups[-1].append(mlp)
+        else:
+            groups.append([mlp])
+    for group in groups:
+        *operands, _ = (list(of_all) for of_all in zip(*(mlp.operands for mlp in group), strict=True))
+        yield group, operands, " ".join([mlp.widths for mlp in group])
+        for mlp in group:
+            mlp.operands = None
+
+
+def _goes_with(before: PackedMLP, mlp: PackedMLP, states: Mapping[int, Tensor]) -> bool:
+    if len(mlp.operands.x) != len(before.operands.x) or not _is_behind(mlp.buffer, before.buffer):
+        return False
+    return not states or _is_behind(states[id(mlp)], states[id(before)])
+
+
+def _is_behind(buffer: Tensor, other: Tensor) -> bool:
+    """Whether it begins where the other ends, in one memory."""
+    begins = buffer.storage_offset() == other.storage_offset() + other.numel()
+    return begins and buffer.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def is_packed(

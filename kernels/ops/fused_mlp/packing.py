@@ -67,6 +67,11 @@ def elements(widths: str) -> int:
     return layers(widths)[-1].end
 
 
+def columns_of_grads(widths: str) -> int:
+    """How many numbers the gradients of all layers' outputs have a row, each filled up."""
+    return sum(padded(layer.outputs) for layer in layers(widths))
+
+
 def widths_of(weights: Sequence[Tensor]) -> str:
     """ "K-N1-…-NL" of weights [N1, K], [N2, N1], …"""
     numbers = (weights[0].shape[1], *(weight.shape[0] for weight in weights))
@@ -248,7 +253,7 @@ def pack(
     width is none.
     """
     if checks.has_no_values(weights[0]) or is_transformed():
-        return _by_operators(weights, biases), widths_of(weights)
+        return by_operators(weights, biases), widths_of(weights)
     known = known or laid_out(weights, biases)
     buffer, widths = known or (None, widths_of(weights))
     tensors = (*weights, *biases)
@@ -257,7 +262,7 @@ def pack(
     return known or (copied(weights, biases), widths)
 
 
-def _by_operators(weights: Sequence[Tensor], biases: Biases) -> Tensor:
+def by_operators(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     """The copy in operators that a compiler makes one kernel of, forward and backward, and that torch.func knows."""
     parts = []
     for weight, bias in zip(weights, biases, strict=True):

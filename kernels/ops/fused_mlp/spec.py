@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec
 from ...check.tf32 import EPS as TF32_EPS
-from . import packing
+from . import packing, update_spec
 from .eager import ACTIVATIONS, fused_mlp
 
 # Widths behind K, and the options: one layer to four, every activation between layers and at the end.
@@ -208,17 +208,20 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
 
 
-SPEC = Spec(
-    fused_mlp,
-    _calls,
-    scale=Layers(),
-    cases=_cases,
-    wide_cases=_wide_cases,
-    dimensions=(
-        Dimension(lambda rows: Case((rows, 3), sizes=(5, 3)), large=600, most=256),
-        Dimension(lambda n: Case((2, n), sizes=(5, 3)), large=1100, most=600, on_gpu=False),
-        Dimension(lambda n: Case((2, 3), sizes=(n, 3)), large=1100, most=600, on_gpu=False),
-        Dimension(lambda n: Case((2, 3), sizes=(5, n)), large=1100, most=600, on_gpu=False),
+SPECS = {
+    "fused_mlp": Spec(
+        fused_mlp,
+        _calls,
+        scale=Layers(),
+        cases=_cases,
+        wide_cases=_wide_cases,
+        dimensions=(
+            Dimension(lambda rows: Case((rows, 3), sizes=(5, 3)), large=600, most=256),
+            Dimension(lambda n: Case((2, n), sizes=(5, 3)), large=1100, most=600, on_gpu=False),
+            Dimension(lambda n: Case((2, 3), sizes=(n, 3)), large=1100, most=600, on_gpu=False),
+            Dimension(lambda n: Case((2, 3), sizes=(5, n)), large=1100, most=600, on_gpu=False),
+        ),
+        overload=overload,
     ),
-    overload=overload,
-)
+    **update_spec.SPECS,
+}

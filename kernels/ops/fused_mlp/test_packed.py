@@ -11,9 +11,9 @@ from torch import distributed, nn
 
 from ... import fused_mlp, pack_mlp, runtime
 from ...check.contract import DEVICE
-from . import choice
+from . import choice, update
 from .op import OP
-from .packed import PackedMLP, is_packed
+from .packed import PackedMLP, gradients_of, is_packed, packed_together, step_by
 
 MODULE = PackedMLP.__module__
 TRITON = runtime.why_not("triton", DEVICE.type)
@@ -224,3 +224,168 @@ def test_it_goes_with_the_last_reference():
     assert gone() is None
     out.sum().backward()
     assert buffer.grad.any()
+
+
+# --------------------------------------------------------------------- operands that a backward leaves to the optimizer
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The widths of each launch of a step. None is made: here it counts who is asked to take what."""
+    if TRITON:
+        pytest.skip(TRITON)
+    asked = []
+    monkeypatch.setattr(update, "runs", lambda *_: True)
+    monkeypatch.setattr(update.STEP, "call", lambda *arguments: asked.append(arguments[-1]))
+    return asked
+
+
+def leaving(linears=None):
+    packed = PackedMLP(linears or layers())
+    packed.leaves_operands = True
+    return packed
+
+
+def left(packed, rows=3):
+    """x of a backward that has left its operands."""
+    x = torch.randn(rows, 13, device=DEVICE)
+    packed(x, backend="triton").sum().backward()
+    assert packed.operands is not None
+    return x
+
+
+def sgd(mlps):
+    step_by("sgd", mlps, torch.tensor(0.1, device=DEVICE), 0.0)
+
+
+def adagrad(packed, state):
+    step_by("adagrad", [packed], torch.tensor(0.1, device=DEVICE), 0.0, 1e-10, [state])
+
+
+@pytest.mark.parametrize(
+    "of_x", [lambda out, x: torch.autograd.grad(out, x, retain_graph=True),
+             lambda out, x: out.backward(inputs=[x], retain_graph=True)],
+)
+def test_a_backward_of_x_alone_leaves_nothing(steps, of_x):
+    packed = leaving()
+    x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
+    out = packed(x, backend="triton").sum()
+    of_x(out, x)
+    assert packed.operands is None
+    out.backward()
+    assert packed.operands is not None
+
+
+WRONG = {
+    "shorter": (lambda packed, _: adagrad(packed, torch.zeros_like(packed.buffer)[:16]), "states.0. must have shape"),
+    "strided": (lambda packed, _: adagrad(packed, packed.buffer.detach().repeat(2)[::2]), "must be contiguous"),
+    "expanded": (
+        lambda packed, _: adagrad(packed, packed.buffer.detach()[:1].expand_as(packed.buffer)), "must be contiguous"
+    ),
+    "another dtype": (lambda packed, _: adagrad(packed, packed.buffer.detach().double()), "buffer's dtype"),
+    "twice": (lambda packed, _: sgd([packed, packed]), "got one twice"),
+    "moved": (lambda packed, _: (packed.linears[0].double().float(), sgd([packed])), "was moved or frozen"),
+    "x": (lambda packed, x: (x.zero_(), sgd([packed])), "x was modified by an inplace operation"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_step_cannot_take_it_refuses(steps, case):
+    packed, (change, message) = leaving(), WRONG[case]
+    x = left(packed)
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        change(packed, x)
+    assert steps == []
+    assert packed.operands is not None
+
+
+def test_gradients_beside_operands_are_not_lost(steps):
+    packed = PackedMLP(layers())
+    packed(torch.randn(3, 13, device=DEVICE), backend="triton").sum().backward()
+    packed.leaves_operands, before = True, packed.buffer.grad.clone()
+    left(packed)
+    with pytest.raises(RuntimeError, match="there is a gradient beside them"):
+        gradients_of([packed])
+    assert torch.equal(packed.buffer.grad, before)
+
+
+def test_where_auto_is_eager_a_backward_is_the_ordinary_one(steps, monkeypatch):
+    monkeypatch.setattr(OP, "auto", lambda *_: "eager")
+    packed = leaving()
+    packed(torch.randn(3, 13, device=DEVICE)).sum().backward()
+    assert packed.operands is None
+    assert packed.buffer.grad.any()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_of_the_buffer_sees_its_gradient(steps, register):
+    packed, seen = leaving(), []
+    out = packed(torch.randn(3, 13, device=DEVICE), backend="triton")
+    getattr(packed.buffer, register)(seen.append)
+    with pytest.raises(RuntimeError, match="the buffer was given a hook behind the forward"):
+        out.sum().backward()
+    packed(torch.randn(3, 13, device=DEVICE), backend="triton").sum().backward()
+    assert seen
+    assert packed.operands is None
+    assert packed.buffer.grad.any()
+
+
+def test_what_no_launch_took_can_be_taken_again(steps, monkeypatch):
+    mlps = [leaving(), leaving()]
+
+    def out_of_memory(*arguments):
+        if steps:
+            raise RuntimeError("out of memory")
+        steps.append(arguments[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(update.STEP, "call", out_of_memory)
+        for packed in mlps:
+            left(packed)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            sgd(mlps)
+    assert [packed.operands is None for packed in mlps] == [True, False]
+    sgd(mlps)
+    assert steps == ["13-20-5"] * 2
+    assert mlps[1].operands is None
+
+
+def test_operands_keep_no_graph(steps):
+    packed = leaving()
+    x = nn.Linear(4, 13, device=DEVICE)(torch.randn(3, 4, device=DEVICE))
+    packed(x, backend="triton").sum().backward()
+    assert not any(tensor.requires_grad for tensor in packed.operands[:3])
+    assert packed.operands.x.data_ptr() == x.data_ptr()
+    another = copy.deepcopy(packed)
+    another.forget_gradients()
+    another(x.detach(), backend="triton").sum().backward()  # as a copy has no hooks, its gradient is the ordinary one
+    assert another.operands is None
+    assert another.buffer.grad.any()
+
+
+def test_who_saved_a_parameter_knows_of_a_step(steps):
+    packed = leaving()
+    left(packed)
+    x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
+    out = nn.functional.linear(x, packed.weights[0]).sum()
+    sgd([packed])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+@pytest.mark.parametrize(
+    ("rows", "together", "launches"),
+    [((3, 3), True, ["13-20-5 13-20-5"]), ((3, 4), True, ["13-20-5"] * 2), ((3, 3), False, ["13-20-5"] * 2)],
+)
+def test_a_launch_is_of_mlps_of_as_many_rows_that_lie_together(steps, rows, together, launches):
+    mlps = packed_together([layers(), layers()]) if together else [leaving(), leaving()]
+    for packed, count in zip(mlps, rows, strict=True):
+        packed.leaves_operands = True
+        left(packed, count)
+    states = [torch.zeros_like(packed.buffer) for packed in mlps]
+    sgd(mlps)
+    assert steps == launches
+    for packed, count in zip(mlps, rows, strict=True):
+        left(packed, count)
+    step_by("adagrad", mlps, torch.tensor(0.1, device=DEVICE), 0.0, 1e-10, states)
+    assert steps == launches + ["13-20-5"] * 2  # whose states lie apart

@@ -14,15 +14,16 @@ import torch
 from ... import runtime
 from ...check.host import run_source as host
 from ...dispatch import nvrtc
-from . import triton_launch, weights_launch
+from . import cuda_launch, triton_launch, weights_launch
 from .packing import elements, hidden_parts, layers, padded, views
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
-# (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths.
+# (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths,
+# two MLPs, which have x alike.
 CALLS = [
     ("13-70-33-1", 13, 77, 1, 96), ("13-70-33-1", 13, 77, 2, 64), ("36-20-4", 40, 200, 4, 64), ("1-1", 1, 1, 1, 32),
     ("130-129-65", 131, 45, 2, 32), ("13-20-4", 14, 77, 2, 64), ("64-64", 64, 129, 5, 32), ("5-16-200-3", 8, 40, 1, 64),
-    ("20-12", 20, 0, 1, 0),
+    ("20-12", 20, 0, 1, 0), ("13-70-4 5-33-1 16-3", 16, 77, 2, 64),
 ]
 MOST_OFF = 6e-4, 1e-6  # of weights, by rounding to tf32, which cutting off exceeds; of biases, which are not rounded
 
@@ -44,25 +45,31 @@ def drawn(widths: str, columns: int, rows: int, activation: str = "relu") -> tup
     return x, hidden, grads
 
 
-def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, activation: str = "relu", move=None):
+def same(*tensors):
+    return tensors
+
+
+def differences(widths: str, columns: int, rows: int, parts: int, part: int, *, activation: str = "relu", move=same):
     """For each layer, how far weights and biases are from float64, relative to the largest number and to MOST_OFF;
     padding is zero."""
-    x, hidden, grads = drawn(widths, columns, rows, activation)
-    target = torch.full((parts, elements(widths)), torch.nan)
-    given = (x, hidden, grads) if move is None else move(x, hidden, grads)
-    weights_launch.weights(*given, target, widths, activation, "identity", parts, part)
-    outputs, _, _ = hidden_parts(widths, activation, "identity")
-    found, column, filled = target.double().sum(0), 0, torch.zeros(elements(widths), dtype=torch.float64)
-    for i, (layer, (weight, bias)) in enumerate(zip(layers(widths), views(found, widths), strict=True)):
-        g = grads[:, column : column + layer.outputs].double()
-        h = (x if i == 0 else hidden[:, outputs[i - 1] :])[:, : layer.inputs].double()
-        column += padded(layer.outputs)
-        for got, want, most in ((weight, g.t() @ h, MOST_OFF[0]), (bias, g.sum(0), MOST_OFF[1])):
-            yield ((got - want).abs().max() / want.abs().max().clamp(min=1e-3)).item() / most
-    for (weight, bias), (of_weight, of_bias) in zip(views(filled, widths), views(found, widths), strict=True):
-        weight.copy_(of_weight)
-        bias.copy_(of_bias)
-    assert torch.equal(filled, found), "what is filled up is zero"
+    drawn_of = [drawn(of_mlp, columns, rows, activation) for of_mlp in widths.split()]
+    sizes = [*map(elements, widths.split())]
+    target = torch.full((parts, sum(sizes)), torch.nan)
+    weights_launch.weights(*zip(*(move(*of_mlp) for of_mlp in drawn_of), strict=True), target, widths, parts, part)
+    sums = target.double().sum(0).split(sizes)
+    for of_mlp, found, (x, hidden, grads) in zip(widths.split(), sums, drawn_of, strict=True):
+        outputs, _, _ = hidden_parts(of_mlp, activation, "identity")
+        column, filled = 0, torch.zeros_like(found)
+        pairs = zip(layers(of_mlp), views(found, of_mlp), views(filled, of_mlp), strict=True)
+        for i, (layer, (weight, bias), (in_weight, in_bias)) in enumerate(pairs):
+            g = grads[:, column : column + layer.outputs].double()
+            h = (x if i == 0 else hidden[:, outputs[i - 1] :])[:, : layer.inputs].double()
+            column += padded(layer.outputs)
+            for got, want, most in ((weight, g.t() @ h, MOST_OFF[0]), (bias, g.sum(0), MOST_OFF[1])):
+                yield ((got - want).abs().max() / want.abs().max().clamp(min=1e-3)).item() / most
+            in_weight.copy_(weight)
+            in_bias.copy_(bias)
+        assert torch.equal(filled, found), "what is filled up is zero"
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -78,21 +85,21 @@ def test_beside_what_an_activations_derivative_reads():
 
 
 def test_memory_that_is_not_aligned():
-    """x and hidden one number behind a multiple of 16 bytes."""
+    """All one number behind a multiple of 16 bytes."""
 
     def moved(tensor):
         memory = torch.empty(tensor.numel() + 1)
         return memory[1:].view(tensor.shape).copy_(tensor)
 
     for call in (CALLS[2], CALLS[4]):
-        assert max(differences(*call, move=lambda x, hidden, grads: (moved(x), moved(hidden), grads))) < 1
+        assert max(differences(*call, move=lambda *of_mlp: map(moved, of_mlp))) < 1
 
 
 def test_an_infinite_gradient_stays_with_its_output():
     x, hidden, grads = drawn("36-20-4", 36, 50)
     x[3, 5], grads[3, 7] = torch.inf, torch.inf
     target = torch.empty(1, elements("36-20-4"))
-    weights_launch.weights(x, hidden, grads, target, "36-20-4", "relu", "identity", 1, 64)
+    weights_launch.weights([x], [hidden], [grads], target, "36-20-4", 1, 64)
     (weight, bias), (above, _) = views(target[0], "36-20-4")
     rows, columns = (~weight.isfinite()).nonzero().unbind(1)
     assert ((rows == 7) | (columns == 5)).all()
@@ -105,6 +112,7 @@ def test_an_infinite_gradient_stays_with_its_output():
 def test_the_parts_are_the_shapes():
     assert weights_launch.parts_of(2048, "367-512-256-1") == (3, 704)
     assert weights_launch.parts_of(2048, "13-512-256-64-16") == (5, 416)
+    assert weights_launch.parts_of(2048, "13-512-256-64-16 367-512-256-1") == (2, 1024)
     assert weights_launch.parts_of(100, "367-512-256-1") == (1, 128)
     assert weights_launch.parts_of(0, "13-16") == (1, 0)
     assert weights_launch.parts_of(33893, "13-16") == (212, 160)  # and not 264, of which 52 have no rows
@@ -137,20 +145,20 @@ def test_the_backward_takes_it(monkeypatch, rows):
 
 def test_where_it_runs(monkeypatch):
     monkeypatch.setattr(weights_launch, "interpreted", lambda: False)
-    monkeypatch.setattr(weights_launch, "architecture", lambda: 90)
+    monkeypatch.setattr(weights_launch, "architecture", lambda _: 90)
     monkeypatch.setattr(weights_launch, "nvrtc_runs", lambda: True)
     assert weights_launch.runs(torch.float32, "tf32")
     assert not weights_launch.runs(torch.float32, "ieee")
     assert not weights_launch.runs(torch.bfloat16, "tf32")
     for name, value in (("interpreted", True), ("architecture", 75), ("nvrtc_runs", False)):
         with monkeypatch.context() as patch:
-            patch.setattr(weights_launch, name, lambda value=value: value)
+            patch.setattr(weights_launch, name, lambda *_, value=value: value)
             assert not weights_launch.runs(torch.float32, "tf32")
 
 
 # Each is a line of weights.cuh, and what a slip makes of it.
 MUTANTS = [
-    ("row + r < last && c < columns", "row + r <= last && c < columns"),
+    ("r < there && c < columns", "r <= there && c < columns"),
     ("copies.wait(weights_stages - 2);", "copies.wait(weights_stages - 1);"),
     ("__syncthreads();  // the stage is there", "// the stage is there"),
     ("__syncthreads();  // the stages are done", "// the stages are done"),
@@ -164,15 +172,14 @@ MUTANTS = [
     ("p < weights_pairs; ++p) sum += shared.biases", "p < weights_pairs - 1; ++p) sum += shared.biases"),
     ("exists ? sum : 0.0f", "sum"),
     ("output + n < layer.outputs ? sum : 0.0f", "sum"),
-    ("blockIdx.y * 1LL * elements", "0LL"),
+    ("blockIdx.y * result.elements", "0LL"),
     ("input == 0 && n < weights_tile", "n < weights_tile"),
 ]
 # These read outside of a tensor, and store nothing of it.
 READERS = [
-    ("layer.of_x ? stride : layer.filled_inputs;", "layer.filled_inputs;"),
-    ("row + r < last && c < columns", "row + r < last && c <= columns"),
-    ("layer.filled_outputs - output, row", "weights_tile, row"),
-    ("stride, layer.inputs - input, row", "stride, layer.filled_inputs - input, row"),
+    ("int(of.x_columns) - input, i", "layer.filled_inputs - input, i"),
+    ("r < there && c < columns", "r < there && c <= columns"),
+    ("layer.filled_outputs - output, i", "weights_tile, i"),
 ]
 
 
@@ -206,9 +213,13 @@ def test_a_mutant_dies(monkeypatch, old, new):
 
 UNDER_ASAN = """
 import sys
+from functools import partial
+from kernels.check import Case, check
 from kernels.check.host import run_source as host
+from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import weights_launch
 from kernels.ops.fused_mlp.test_weights import CALLS, differences, mutated
+from kernels.ops.fused_mlp.update import STEP
 host.extra_flags = ("-fsanitize=address,undefined", "-fsanitize=bounds-strict", "-fno-sanitize-recover=all", "-g1")
 step, *edit = sys.argv[1:]
 if edit:
@@ -216,12 +227,13 @@ if edit:
 for call in CALLS[::int(step)]:
     for error in differences(*call):
         assert error < 1, (call, error)
-print("done")
+with on_host():
+    check(STEP.name, partial(STEP.call, "cuda"), cases=[Case((40, 3), layout="misaligned", every_option=False)])
 """
 
 
 def under_asan(step: int, *edit: str) -> subprocess.CompletedProcess:
-    """Every `step`-th call, each some seconds of compilation, by weights.cuh or with an edit of it."""
+    """Every `step`-th call, each some seconds of compilation, by weights.cuh or an edit of it; and a step of SGD."""
     libraries = [
         subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
@@ -236,7 +248,7 @@ def under_asan(step: int, *edit: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_nothing_is_touched_outside_of_a_tensor(step):
     done = under_asan(step)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout) == (0, "fused_mlp_step: 1 cases passed on cpu\n"), done.stderr[-3000:]
 
 
 @pytest.mark.slow
@@ -248,5 +260,5 @@ def test_a_reader_dies(edit):
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nvrtc_compiles_it(tmp_path, arch):
-    source = weights_launch.source("367-512-256-1", "relu", "identity")
-    nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)
+    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source("adagrad")):
+        nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)

@@ -9,7 +9,7 @@ from ...device.column_sum_launch import add_chunks, sum_target
 from ...device.launch import cdiv, empty, interpreted, products_in, triton_functions
 from . import budget, weights_launch
 from .budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
-from .packing import elements, hidden_parts, layers, padded
+from .packing import columns_of_grads, elements, hidden_parts, layers, padded
 from .tiles import backward_tile, forward_tile, weight_parts
 
 FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
@@ -84,6 +84,27 @@ def _rounded(packed: Tensor, widths: str) -> Tensor:
     return copy
 
 
+def chain(
+    grad_out: Tensor, packed: Tensor, hidden: Tensor, out: Tensor, widths: str, activation: str, final_activation: str,
+    precision: str, x_columns: int, grad_x: Tensor | None, grads: Tensor, *, tile: Tile | None = None,
+) -> Tile:
+    """grad_x [B, x_columns], unless that is 0, and grads: of what each layer's activation is applied to, P(out) columns
+    a layer. Returns the tile that it took."""
+    precision, rows = products_in(precision), grad_out.shape[0]
+    chosen, needed = backward_tile(rows, widths, packed.dtype, precision, tile=tile)
+    _checked(widths, needed)
+    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
+    if rows:
+        weights, of_weights = _for_products(packed, widths, precision, tile)
+        backward_functions.chain_kernel[(cdiv(rows, tile.rows),)](
+            grad_out, weights, hidden, out, grads, grad_x if x_columns else None, rows, x_columns,
+            WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision, OF_WEIGHTS=of_weights,
+            LOWEST=int(not x_columns), ROWS=tile.rows, COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages,
+            num_warps=tile.warps,
+        )
+    return tile
+
+
 def backward(
     grad_out: Tensor, x: Tensor, packed: Tensor, hidden: Tensor, out: Tensor, widths: str, activation: str,
     final_activation: str, precision: str, keep: bool, grad_x: Tensor | None, grad_packed: Tensor | None, *,
@@ -92,24 +113,15 @@ def backward(
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
     precision = products_in(precision)
     rows, x_columns = x.shape
-    chosen, needed = backward_tile(rows, widths, x.dtype, precision, tile=tile)
-    _checked(widths, needed)
-    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
-    grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
-    names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
-    if rows:
-        weights, of_weights = _for_products(packed, widths, precision, tile)
-        backward_functions.chain_kernel[(cdiv(rows, tile.rows),)](
-            grad_out, weights, hidden, out, grads, grad_x, rows, x_columns,
-            **names, OF_WEIGHTS=of_weights, LOWEST=int(grad_x is None), ROWS=tile.rows, COLUMNS=tile.columns,
-            BUDGET=tile.budget, STAGES=tile.stages, num_warps=tile.warps,
-        )
+    grads = empty((rows, columns_of_grads(widths)), x.dtype, x)
+    options = widths, activation, final_activation, precision
+    tile = chain(grad_out, packed, hidden, out, *options, 0 if grad_x is None else x_columns, grad_x, grads, tile=tile)
     if grad_packed is None:
         return
     if weights_launch.runs(x.dtype, precision) and not (step or parts):
         parts, part = weights_launch.parts_of(rows, widths)
         target = sum_target(grad_packed, parts)
-        weights_launch.weights(x, hidden, grads, target, widths, activation, final_activation, parts, part)
+        weights_launch.weights([x], [hidden], [grads], target, widths, parts, part)
         add_chunks(target, grad_packed)
         return
     if interpreted() and not step:
@@ -119,6 +131,7 @@ def backward(
     target = sum_target(grad_packed, parts)
     backward_functions.weights_kernel[(budget.weight_tiles(widths, weight_tile)[-1], parts)](
         x, x_columns, hidden, grads, target, rows, part,
-        **names, TILE=weight_tile, STEP=step or 32, STAGES=tile.stages, num_warps=4,
+        WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision, TILE=weight_tile,
+        STEP=step or 32, STAGES=tile.stages, num_warps=4,
     )
     add_chunks(target, grad_packed)

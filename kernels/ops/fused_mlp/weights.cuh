@@ -1,9 +1,10 @@
-// The weights' and biases' gradients of a whole MLP in tf32: grad_Wl = g(l)ᵀ h(l-1), grad_bl = Σ of the rows of g(l).
+// The weights' and biases' gradients of whole MLPs in tf32: grad_Wl = g(l)ᵀ h(l-1), grad_bl = Σ of the rows of g(l).
 //
-// A block takes 64 × 64 numbers of one layer's weight and a part of the rows; all layers' tiles are in one grid, as in
-// triton_backward.py, whose weights_kernel computes the same. There the transposed operand goes through registers and
-// shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what mma.sync wants next to
-// each other are those of four matrices: which output is which row of a matrix is free, as long as the end knows it.
+// A block takes 64 × 64 numbers of one layer's weight and a part of the rows; all layers' tiles, of all MLPs, are in one
+// grid, as one MLP's are in triton_backward.py, whose weights_kernel computes the same. There the transposed operand
+// goes through registers and shared memory once more. Here a lane reads four outputs or inputs of a row at once, and what
+// mma.sync wants next to each other are those of four matrices: which output is which row of a matrix is free, as long as
+// the end knows it.
 //
 //     output 4 g + i is row g, and 32 + 4 g + i row g + 8, of matrix i;  input 4 g + j is column g of matrix j
 //
@@ -13,7 +14,7 @@
 //
 // Bytes of a part: (tiles across · Σ g + tiles down · Σ h) from the L2; FLOPs: twice the products.
 //
-// weights_launch.py writes a kernel of it for an MLP's widths.
+// weights_launch.py writes a kernel of it for the widths of the MLPs.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -27,10 +28,11 @@ constexpr int weights_tile = 64, weights_rows = 32, weights_stages = 4;
 constexpr int weights_pairs = 4, weights_threads = 64 * weights_pairs;
 constexpr int weights_row = weights_tile + 8;  // numbers from a row to the next: four rows lie in different banks
 
-// Where a layer's g and h stand in their rows, its weight and bias in a part of the result, in elements, and its tiles in
-// the grid. Widths are filled up as packing.py fills them: g, h and the result have them so. of_x: h is x, which is not.
+// A layer: its MLP, where its g and h stand in their rows, its weight and bias in a part of the result, in elements, and
+// its tiles in the grid. Widths are filled up as packing.py fills them: g, h and the result have them so. of_x: h is x,
+// which is not.
 struct WeightsLayer {
-    int outputs, inputs, filled_outputs, filled_inputs, g, h, weight, bias, first_tile, across;
+    int mlp, outputs, inputs, filled_outputs, filled_inputs, g, h, weight, bias, first_tile, across;
     bool of_x;
 };
 
@@ -45,64 +47,78 @@ constexpr int weights_shared = weights_stages * int(sizeof(WeightsStage)) > int(
                                    ? weights_stages * int(sizeof(WeightsStage))
                                    : int(sizeof(WeightsSums));
 
-// Every member has eight bytes. part: rows of a part; target: [parts, elements].
-struct WeightsCall {
+// Every member has eight bytes. What an MLP's gradients are made of: three matrices, and the columns of each.
+struct WeightsOperands {
     const float *x, *hidden, *grads;
+    long long x_columns, hidden_columns, grads_columns;
+};
+// part: rows of a part; target: [parts, elements].
+struct WeightsTarget {
     float* target;
-    long long x_columns, rows, part;
+    long long elements, rows, part;
+};
+template <int mlps>
+struct WeightsCall {
+    WeightsTarget result;
+    WeightsOperands operands[mlps];
 };
 
-// hidden_row, grads_row, elements: of a row of `hidden` and of `grads`, and of a part of the result.
-template <int hidden_row, int grads_row, int elements>
 struct WeightsBlock {
     const WeightsLayer& layer;
-    const WeightsCall& call;
+    const WeightsOperands& of;
+    const WeightsTarget& result;
     const int warp, g, t, half, pair;  // lane = 4 g + t
     const int output, input;           // the tile's first
-    const long long first, last;       // the part's rows
+    const int rows;                    // of the part
     AsyncCopies copies;
 
-    __device__ WeightsBlock(const WeightsLayer& layer, const WeightsCall& call)
-        : layer(layer), call(call), warp(int(threadIdx.x) / 32), g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4),
-          half(warp % 2), pair(warp / 2), output((int(blockIdx.x) - layer.first_tile) / layer.across * weights_tile),
-          input((int(blockIdx.x) - layer.first_tile) % layer.across * weights_tile), first(blockIdx.y * call.part),
-          last(first + call.part < call.rows ? first + call.part : call.rows) {}
+    __device__ WeightsBlock(const WeightsLayer& layer, const WeightsOperands& of, const WeightsTarget& result)
+        : layer(layer), of(of), result(result), warp(int(threadIdx.x) / 32), g(int(threadIdx.x) % 32 / 4),
+          t(int(threadIdx.x) % 4), half(warp % 2), pair(warp / 2),
+          output((int(blockIdx.x) - layer.first_tile) / layer.across * weights_tile),
+          input((int(blockIdx.x) - layer.first_tile) % layer.across * weights_tile),
+          rows(int(before() + result.part < result.rows ? result.part : result.rows - before())) {}
 
+    __device__ long long before() const { return blockIdx.y * result.part; }  // rows of the parts before
     __device__ static WeightsStage& stage(int i) { return dynamic_shared<WeightsStage>()[i % weights_stages]; }
     __device__ bool has_bias() const { return input == 0 && half == 0; }
 
-    // 64 columns of so many rows, with zeros beyond the part and beyond `columns`. step: 4, or 1 for rows that do not
-    // begin at multiples of 16 bytes.
+    // 64 columns of `there` rows, with zeros for the other rows of a stage and beyond `columns`. step: 4, or 1 for rows
+    // that do not begin at multiples of 16 bytes.
     template <int step>
-    __device__ void ask(float* to, const float* from, long long stride, long long columns, long long row) {
+    __device__ void ask(float* to, const float* from, long long stride, int columns, int there) {
         constexpr int steps = weights_tile / step, rows_at_once = weights_threads / steps;
         const int c = int(threadIdx.x) % steps * step;
-        const float* source = from + (row + int(threadIdx.x) / steps) * stride + c;
+        const float* source = from + int(threadIdx.x) / steps * stride + c;
         float* place = to + int(threadIdx.x) / steps * weights_row + c;
 #pragma unroll
         for (int r = int(threadIdx.x) / steps; r < weights_rows; r += rows_at_once) {
-            const bool there = row + r < last && c < columns;
+            const bool is_there = r < there && c < columns;
             if constexpr (step == 4)
-                copies.copy(place, static_cast<const void*>(source), there);
-            else if (there)
+                copies.copy(place, static_cast<const void*>(source), is_there);
+            else if (is_there)
                 copies.copy(place, source);
             else
                 *place = 0.0f;
             source += rows_at_once * stride, place += rows_at_once * weights_row;
         }
     }
+    // The same of a matrix's rows of a stage, which are read to their end: what is beyond the layer's is not stored.
+    __device__ void ask(float* to, const float* matrix, long long stride, int columns, int i) {
+        const float* const from = matrix + (before() + i * weights_rows) * stride;
+        const int there = rows - i * weights_rows;
+        if ((reinterpret_cast<unsigned long long>(matrix) | stride * sizeof(float)) % 16 == 0)
+            ask<4>(to, from, stride, columns, there);
+        else
+            ask<1>(to, from, stride, columns, there);
+    }
     __device__ void ask(int i) {
-        const long long row = first + 1LL * i * weights_rows;
-        if (row < last) {
-            ask<4>(stage(i).g, call.grads + layer.g + output, grads_row, layer.filled_outputs - output, row);
-            const float* const h = layer.of_x ? call.x : call.hidden + layer.h;
-            const long long stride = layer.of_x ? call.x_columns : hidden_row;
-            // Four at a time a row is read to its end: what is beyond the inputs is not stored.
-            const long long columns = layer.of_x ? stride : layer.filled_inputs;
-            if ((reinterpret_cast<unsigned long long>(h) | stride * sizeof(float)) % 16 == 0)
-                ask<4>(stage(i).h, h + input, stride, columns - input, row);
+        if (i * weights_rows < rows) {
+            ask(stage(i).g, of.grads + layer.g + output, of.grads_columns, layer.filled_outputs - output, i);
+            if (layer.of_x)
+                ask(stage(i).h, of.x + input, of.x_columns, int(of.x_columns) - input, i);
             else
-                ask<1>(stage(i).h, h + input, stride, layer.inputs - input, row);
+                ask(stage(i).h, of.hidden + layer.h + input, of.hidden_columns, layer.filled_inputs - input, i);
         }
         copies.commit();
     }
@@ -123,18 +139,18 @@ struct WeightsBlock {
                 a[k][0] = four(own_g + 4 * k * weights_row), a[k][1] = four(own_g + 4 * k * weights_row + 32);
                 b[k] = four(own_h + 4 * k * weights_row);
             }
-            if (has_bias())
+            // In every tile, though the first ones across alone store them: with a branch here registers spill.
 #pragma unroll
-                for (int i = 0; i < 8; ++i) biases[i] += a[0][i / 4].element[i % 4] + a[1][i / 4].element[i % 4];
-            unsigned columns[4][2];
+            for (int i = 0; i < 8; ++i) biases[i] += a[0][i / 4].element[i % 4] + a[1][i / 4].element[i % 4];
+            unsigned of_h[4][2];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) columns[j][0] = bits(b[0].element[j]), columns[j][1] = bits(b[1].element[j]);
+            for (int j = 0; j < 4; ++j) of_h[j][0] = bits(b[0].element[j]), of_h[j][1] = bits(b[1].element[j]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const unsigned rows[4] = {bits(a[0][0].element[i]), bits(a[0][1].element[i]), bits(a[1][0].element[i]),
+                const unsigned of_g[4] = {bits(a[0][0].element[i]), bits(a[0][1].element[i]), bits(a[1][0].element[i]),
                                           bits(a[1][1].element[i])};
 #pragma unroll
-                for (int j = 0; j < 4; ++j) multiply_step<float>(sums[i][j], rows, columns[j][0], columns[j][1]);
+                for (int j = 0; j < 4; ++j) multiply_step<float>(sums[i][j], of_g, of_h[j][0], of_h[j][1]);
             }
         }
     }
@@ -152,7 +168,7 @@ struct WeightsBlock {
                 if (t == 0) shared.biases[pair][i / 4 * 32 + 4 * g + i % 4] = sum;
             }
         __syncthreads();
-        float* const target = call.target + blockIdx.y * 1LL * elements;
+        float* const target = result.target + blockIdx.y * result.elements;
         for (int i = int(threadIdx.x); i < weights_tile * weights_tile; i += weights_threads) {
             const int n = i / weights_tile, k = i % weights_tile;
             if (output + n >= layer.filled_outputs || input + k >= layer.filled_inputs) continue;
@@ -179,7 +195,7 @@ struct WeightsBlock {
         float biases[8] = {};
 #pragma unroll
         for (int i = 0; i < weights_stages - 1; ++i) ask(i);
-        for (int i = 0; first + 1LL * i * weights_rows < last; ++i) {
+        for (int i = 0; i * weights_rows < rows; ++i) {
             copies.wait(weights_stages - 2);
             __syncthreads();  // the stage is there, and all have read the one before it
             ask(i + weights_stages - 1);
