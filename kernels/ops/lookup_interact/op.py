@@ -1,0 +1,89 @@
+"""lookup_interact: the declaration, and the public function. It is embedding_bags and dot_interaction in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...dispatch.op import Op
+from ..embedding_bags import reported
+from . import eager
+
+
+def check(
+    op: str, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, pad_to: int,
+    precision: str,
+) -> None:
+    """Raise unless there are bags, and pad_to is positive."""
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
+        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
+    if pad_to < 1:
+        raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
+
+
+def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    (rows, columns), features = named["dense"].shape, named["row_offsets"].shape[0] - 1
+    return (rows, eager.width(features, columns, named["pad_to"])), named["dense"].dtype
+
+
+OP = Op(
+    "lookup_interact",
+    "(Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, int pad_to, str precision)"
+    " -> (Tensor out, Report report)",
+    shapes="dense [B, D]: floating; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
+    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32",
+    hints={"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"},
+    eager=eager.lookup_interact,
+    check=check,
+    outputs={"out": _output},
+    backends=("cuda",),
+    auto="cuda",
+)
+
+
+def lookup_interact(
+    dense: Tensor,
+    tables: Tensor,
+    row_offsets: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    pad_to: int = 1,
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """Look-ups in F tables and DLRM's pairwise interaction (arXiv:1906.00091) in one launch → [B, W], contiguous.
+
+    It is dot_interaction(dense, embedding_bags(tables, row_offsets, indices, offsets), pad_to), of which the vectors,
+    [B, F, D], are never in memory: the row is t_0, then t_i · t_j for i = 1 … F and j = 0 … i - 1, then zeros up to
+    W = D + F (F + 1) / 2 rounded up to a multiple of pad_to, with t_0 the row of dense and t_f the sum of the rows of
+    table f that the row's bag names.
+
+    Args:
+        dense: [B, D], float32, float16, bfloat16 or float64.
+        tables: [R, D], the tables one behind the other, of dense's dtype.
+        row_offsets: int64 [F + 1], rising from 0 to at most R: table f is tables[row_offsets[f] : row_offsets[f + 1]].
+        indices: int32 or int64 ids, of their tables. Without offsets [B, F], one id a bag; with offsets [N].
+        offsets: int32 or int64 [F B + 1], 0 first, N last: bag f B + b, feature f of row b, is
+            indices[offsets[f B + b] : offsets[f B + b + 1]]; an empty bag gives zeros.
+        pad_to: so that a following matrix product finds aligned rows: 4 for float32, 8 for half precision.
+        precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them vectors
+            are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
+            cores, where there are some, and are added up in float32.
+        backend: "cuda", "eager", or "auto": CUDA for a CUDA tensor, else eager.
+
+    A warp holds a row's vectors on chip: up to 31 tables (27 in full float32), vectors of whole 16 bytes, aligned. What
+    is none of that, and float64, a plain kernel computes, which is slow.
+
+    An id that its table does not have, and bad offsets, raise as in `embedding_bags`, and in its name: at once for
+    tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in
+    `check_ids`. The id's row counts as zeros, and nothing is read outside of a tensor. Every run gives the same bits.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
+        IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks;
+        backend="cuda" where a gradient is wanted.
+    """
+    return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision))
