@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,10 @@ from ...inductor import together
 from ...measure.cells import Cell, implementations, in_precision
 from ...measure.judge import AtMost, NeverSlower
 from ..dot_interaction import eager as interaction
+from ..dot_interaction.op import OP as INTERACTION
 from ..embedding_bags.bench import CAPPED, FEATURES, HEIGHTS
 from . import eager
+from .spec import SPECS
 
 OP = "lookup_interact"
 PAD_TO = 8
@@ -29,7 +32,8 @@ OURS = ("cuda",)
 TWO = "our two kernels"
 NAMES = ("eager", "torch.compile", TWO, "cuda")
 TARGETS = (
-    AtMost(0.55, TWO, "bandwidth", OURS), NeverSlower(TWO, OURS), NeverSlower("torch.compile", OURS),
+    AtMost(1.1, TWO, "gradients", OURS),
+    AtMost(0.75, TWO, "bandwidth", OURS), NeverSlower(TWO, OURS), NeverSlower("torch.compile", OURS),
     NeverSlower(TWO, OURS, "wide"), NeverSlower("torch.compile", OURS, "wide"), NeverSlower("eager", ("auto",), "auto"),
 )  # fmt: skip
 
@@ -96,8 +100,33 @@ def _cell(
     )  # fmt: skip
 
 
+def _gradients(rows: int, columns: int, dtype: str, precision: str, heights: tuple[int, ...] = HEIGHTS) -> Cell:
+    """The vectors' gradients, beside dot_interaction's of vectors that were kept."""
+    forward = _cell("gradients", rows, columns, dtype, precision, (), heights)
+    kept: dict[int, Tensor] = {}  # of each set, by the place of its ids in memory
+
+    def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor | None, ...]:
+        of_forward = forward.inputs(draw, ids, tables, row_offsets)
+        indices = of_forward[3]
+        kept[indices.data_ptr()] = kernels.embedding_bags(tables, row_offsets, indices)
+        return draw(rows, eager.width(FEATURES, columns, PAD_TO)), *of_forward
+
+    def two(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, _: None) -> list[Tensor]:
+        return INTERACTION.overload("cuda", "backward")(grad, dense, kept[indices.data_ptr()], PAD_TO, [True, True])
+
+    def moved(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, _: None) -> int:
+        return eager.gradient_bytes(dense, tables, row_offsets, indices, PAD_TO)
+
+    return replace(
+        forward, inputs=inputs, options=(precision,), bytes=moved, flops=2 * forward.flops,
+        implementations={TWO: lambda: two, **implementations("lookup_interact_gradients", (precision,), OURS)},
+        smaller=lambda: _gradients(rows, columns, dtype, precision, CAPPED) if heights != CAPPED else None,
+        spec=SPECS["lookup_interact_gradients"],
+    )
+
+
 def cells(quick: bool = False) -> Iterator[Cell]:
-    """Cells by part: 16 columns against the two kernels, wider vectors, and what auto is."""
+    """Cells by part: 16 columns against the two kernels, wider vectors, the gradients, what auto is."""
     ours = tuple(name for name in NAMES if name != "torch.compile")
     for rows in (65536,) if quick else (65536, 2048):
         set_best = () if quick else tuple(f"torch.compile, {setting}" for setting in together())
@@ -106,4 +135,6 @@ def cells(quick: bool = False) -> Iterator[Cell]:
             yield _cell("bandwidth", rows, 16, dtype, precision, ours)
         for columns in (64,) if quick else (64, 128):
             yield _cell("wide", rows, columns, "float32", "tf32", ours if quick else NAMES, CAPPED)
+        for dtype, precision in (("float32", "tf32"), ("bfloat16", "ieee")):
+            yield _gradients(rows, 16, dtype, precision)
     yield _cell("auto", 2048, 16, "float32", "tf32", ("eager", "auto"), CAPPED, waits=True)

@@ -23,7 +23,7 @@ namespace lookup_interact {
 
 // The pairs of a row's vectors by tensor cores: give(i, j, value) for j < i.
 template <class T, int fixed, class Give>
-__device__ inline void multiply_on_tensor_cores(const Row<T, fixed>& row, Give give) {
+__device__ inline void pairs_by_tensor_cores(const Row<T, fixed>& row, Give give) {
     constexpr int registers = fixed * sizeof(T) == 32 ? 2 : 4, of_lane = registers * 4 / int(sizeof(T));
     const int g = row.lane / 4, t = row.lane % 4;
     const bool is_long = row.features >= 16;
@@ -65,7 +65,7 @@ __device__ inline void multiply_on_tensor_cores(const Row<T, fixed>& row, Give g
 
 // The same by FFMA.
 template <class T, int fixed, class Give>
-__device__ inline void multiply(const Row<T, fixed>& row, Give give) {
+__device__ inline void pairs_by_ffma(const Row<T, fixed>& row, Give give) {
     const int groups = (row.features + 4) / 4;
     int left = 0, right = row.lane;
     while (right > left) right -= ++left;
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(threads, 8)
         own.wait();
         auto give = [&](int i, int j, float value) { staged[columns + triangle(i) + j] = narrow<T>(value); };
         if constexpr (tensor_cores)
-            multiply_on_tensor_cores(own, give);
+            pairs_by_tensor_cores(own, give);
         else
-            multiply(own, give);
+            pairs_by_ffma(own, give);
         for (int c = lane; c < columns; c += 32) staged[c] = own.vector(0)[c];
         for (int c = columns + pairs + lane; c < width; c += 32) staged[c] = narrow<T>(0.0f);
         __syncwarp();

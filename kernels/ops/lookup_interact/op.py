@@ -1,4 +1,8 @@
-"""lookup_interact: the declaration, and the public function. It is embedding_bags and dot_interaction in one kernel."""
+"""lookup_interact, lookup_interact_gradients: the declarations, and the public functions.
+
+They are embedding_bags and dot_interaction in one kernel, forward and backward. A dense gradient of the tables takes
+embedding_bags' way from the vectors' gradients on: embedding_bags_sort, and its backward's sums.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...dispatch.op import Op
+from ...dispatch.op import Op, Prepared, like
 from ..embedding_bags import reported
+from ..embedding_bags_sort.op import beside, embedding_bags_sort
 from . import eager
 
 
@@ -17,10 +22,25 @@ def check(
     precision: str,
 ) -> None:
     """Raise unless there are bags, and pad_to is positive."""
-    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
-        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
+    _check_bags(op, indices, offsets)
     if pad_to < 1:
         raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
+
+
+def check_gradients(
+    op: str, grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None,
+    precision: str,
+) -> None:
+    """Raise unless there are bags, and grad is as wide as they make it."""
+    _check_bags(op, indices, offsets)
+    least = eager.width(row_offsets.shape[0] - 1, dense.shape[1])
+    if grad.shape[1] < least:
+        raise ValueError(f"{op}: grad must have shape [B, {least}] or be wider, for dense; got {list(grad.shape)}")
+
+
+def _check_bags(op: str, indices: Tensor, offsets: Tensor | None) -> None:
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
+        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
 
 
 def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
@@ -28,19 +48,55 @@ def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     return (rows, eager.width(features, columns, named["pad_to"])), named["dense"].dtype
 
 
+def _vectors(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    rows, columns = named["dense"].shape
+    return (rows, named["row_offsets"].shape[0] - 1, columns), named["dense"].dtype
+
+
+def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
+    indices, row_offsets = named["indices"], named["row_offsets"]
+    if not named["needs"][1]:  # of the tables
+        return [indices.new_empty(0, dtype=torch.int32)] * 4
+    return embedding_bags_sort(
+        indices, row_offsets, named["offsets"], named["tables"].shape[0], backend=beside(backend, indices)
+    )
+
+
+LOOKED_UP = (
+    "dense [B, D]: {dense}; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
+    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32"
+)
+HINTS = {"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"}
 OP = Op(
     "lookup_interact",
     "(Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, int pad_to, str precision)"
     " -> (Tensor out, Report report)",
-    shapes="dense [B, D]: floating; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
-    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32",
-    hints={"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"},
+    shapes=LOOKED_UP.format(dense="floating"),
+    hints=HINTS,
     eager=eager.lookup_interact,
     check=check,
     outputs={"out": _output},
+    saves=("dense", "tables", "row_offsets", "indices", "offsets"),
+    gradients={"dense": like("dense"), "tables": like("tables")},
     backends=("cuda",),
     auto="cuda",
+    prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
+    package=__package__,
 )
+GRADIENTS = Op(
+    "lookup_interact_gradients",
+    "(Tensor grad, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision)"
+    " -> (Tensor grad_dense, Tensor grad_sparse)",
+    shapes=f"grad [B, W]: floating; {LOOKED_UP.format(dense='grad')}",
+    hints=HINTS,
+    eager=eager.lookup_interact_gradients,
+    check=check_gradients,
+    outputs={"grad_dense": like("dense"), "grad_sparse": _vectors},
+    backends=("cuda",),
+    auto="cuda",
+    package=__package__,
+)
+OPS = (OP, GRADIENTS)
 
 
 def lookup_interact(
@@ -81,9 +137,44 @@ def lookup_interact(
     tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in
     `check_ids`. The id's row counts as zeros, and nothing is read outside of a tensor. Every run gives the same bits.
 
+    Differentiable once, in reverse mode, with respect to dense and tables, which may not be written to between forward
+    and backward: vectors are looked up again there. The tables' gradient is dense, as large as the tables, and of less
+    than 2^31 ids, as `embedding_bags` gives it; with it the vectors' gradient, [B, F, D], is in memory for a moment.
+    Where an update takes that itself, `lookup_interact_gradients` gives it.
+
     Raises:
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
-        IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks;
-        backend="cuda" where a gradient is wanted.
+        IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks.
     """
     return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision))
+
+
+def lookup_interact_gradients(
+    grad: Tensor,
+    dense: Tensor,
+    tables: Tensor,
+    row_offsets: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The gradients of lookup_interact's vectors, which are looked up again → grad_dense [B, D], grad_sparse [B, F, D].
+
+    grad_sparse is that of the looked-up vectors, contiguous: `embedding_bags_sgd_` and its like take it as grad, with
+    the same row_offsets, indices and offsets. So the vectors' gradient is in memory, while the vectors are not.
+
+    Args:
+        grad: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
+        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad's dtype. tf32
+            rounds grad too.
+
+    An id that its table does not have counts as zeros, and bad offsets are clamped to what can be read: the forward
+    reports them. Every run gives the same bits. It has no gradient itself.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend.
+        RuntimeError: a backend this machine lacks.
+    """
+    return GRADIENTS.call(backend, grad, dense, tables, row_offsets, indices, offsets, precision)

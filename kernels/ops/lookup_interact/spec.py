@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec, Sums
 from ...check.tf32 import EPS as TF32_EPS
-from .eager import lookup_interact
+from .eager import lookup_interact, lookup_interact_gradients, width
 
 HEIGHTS = (37, 1, 8, 100)  # of the tables, by turns
 
@@ -67,32 +68,31 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Products(Sums):
-    """Tensor cores round to tf32, and a half's bag is rounded before it is multiplied, to the dtype: as often as a term
-    has factors. Products below the smallest normal number may be zero, and float16's results are spaced by 2^-24 there.
-    """
+    """Tensor cores round to tf32; a half's bag is rounded to the dtype before it is multiplied, a vector's gradient
+    before a table's is added up. Products below the smallest normal number may be zero, and float16's results are
+    spaced by 2^-24 there."""
 
-    def _rounding(self, call: Call) -> float:
-        """What k is to be multiplied by."""
+    def _with(self, call: Call, rounds: bool) -> Sums:
+        """With a k for these roundings; rounds: to the dtype."""
         dtype = call.tensors[0].dtype
         own = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
-        pooled = torch.finfo(dtype).eps if call.tensors[4] is not None else own
         tf32 = TF32_EPS if dtype == torch.float32 and "tf32" in call.options else own
-        return max(1.0, 2 * max(pooled, tf32) / own / self.k)
+        return Sums(max(self.k, 2 * max(torch.finfo(dtype).eps if rounds else own, tf32) / own))
 
     def errors(self, reference, call, exact):
-        scale = replace(self, k=self.k * self._rounding(call))
-        return [error + _smallest(call) for error in Sums.errors(scale, reference, call, exact)]
+        *_, offsets = call.tensors
+        errors = self._with(call, offsets is not None).errors(reference, call, exact)
+        return [error + _smallest(call) for error in errors]
 
     def gradients(self, reference, call, needed, grads, rounds):
-        scale = replace(self, k=self.k * self._rounding(call))
-        pairs = Sums.gradients(scale, reference, call, needed, grads, rounds)
+        pairs = self._with(call, True).gradients(reference, call, needed, grads, rounds)
         return [pair and (pair[0], pair[1] + _smallest(call)) for pair in pairs]
 
 
 def _smallest(call: Call) -> float:
-    dtype, columns = call.tensors[0].dtype, call.tensors[0].shape[1]
+    dtype, columns = call.tensors[0].dtype, call.tensors[1].shape[1]
     number, computed = torch.finfo(dtype), torch.finfo(torch.promote_types(dtype, torch.float32))
-    return max((4 + len(call.tensors[2]) + columns) * computed.tiny, number.tiny * number.eps)
+    return max((40 + columns) * computed.tiny, number.tiny * number.eps)
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:
@@ -113,14 +113,23 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
 
 
-SPEC = Spec(
-    lookup_interact,
-    _calls,
-    scale=_Products(k=8.0),
-    cases=_cases,
-    wide_cases=_wide_cases,
-    dimensions=(
-        Dimension(lambda n: Case((1, n)), large=512), Dimension(lambda n: Case((n, 4)), large=512),
-        Dimension(lambda features: Case((2, 4), sizes=(features,)), large=40),
-    ),
+def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    for call in _calls(case, device):
+        dense, _, row_offsets, *_ = call.tensors
+        pad_to, precision = call.options
+        wide = width(len(row_offsets) - 1, dense.shape[1], pad_to)
+        own = case if case.only in ("", "grad") else Case(case.shape, case.dtype)
+        yield Call(call.name, (own.tensor(3, device, (len(dense), wide)), *call.tensors), (precision,))
+
+
+_DIMENSIONS = (
+    Dimension(lambda n: Case((1, n)), large=512), Dimension(lambda n: Case((n, 4)), large=512),
+    Dimension(lambda features: Case((2, 4), sizes=(features,)), large=40),
 )
+_spec = functools.partial(
+    Spec, scale=_Products(k=8.0), cases=_cases, wide_cases=_wide_cases, dimensions=_DIMENSIONS
+)
+SPECS = {
+    "lookup_interact": _spec(lookup_interact, _calls),
+    "lookup_interact_gradients": _spec(lookup_interact_gradients, _gradient_calls, ("grad_dense", "grad_sparse")),
+}

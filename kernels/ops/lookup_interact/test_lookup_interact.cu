@@ -1,7 +1,6 @@
 // lookup_interact's CUDA kernels against float64 loops, so that no libtorch is needed.
+#include "backward.cuh"
 #include "kernel.cuh"
-
-#include <utility>
 
 #include "check/host/testing.cuh"
 
@@ -15,6 +14,7 @@ using testing::Shape;
 template <class T>
 struct Functions {
     decltype(&op::launch<T>) launch = op::launch<T>;
+    decltype(&op::launch_backward<T>) launch_backward = op::launch_backward<T>;
 };
 using Kernels = Functions<float>;
 #ifdef BROKEN_KERNELS
@@ -22,7 +22,7 @@ using Kernels = Functions<float>;
 #endif
 
 // The tensors, by their bits in Shape::misaligned.
-enum { the_dense, the_tables, the_out, tensors };
+enum { the_dense, the_tables, the_out, the_grad, the_grad_dense, the_grad_sparse, tensors };
 
 // What else a case hangs on.
 struct Way {
@@ -73,12 +73,13 @@ struct Ids {
 
 template <class T>
 struct Case {
-    std::vector<T> dense, tables;
-    Expected out;
+    std::vector<T> dense, tables, grad;
+    Expected out, grad_dense, grad_sparse;
 
     Case(const Shape& shape, const Way& way, const Ids& ids) : shape(shape), way(way) {
         dense = testing::random<T>(shape.elements(), 1, shape.special);
         tables = testing::random<T>(ids.first.back() * shape.columns, 2, shape.special);
+        grad = testing::random<T>(shape.rows * way.width(shape.columns), 3);
         // Of each term: its factors' rounding to tf32, and of a bag's sum to T.
         double rounding = 8 * testing::Dtype<Accumulator<T>>::epsilon;
         if (sizeof(T) == 4 && way.tf32) rounding = std::max(rounding, 0x1p-10);
@@ -97,8 +98,9 @@ struct Case {
                     values.push_back(value), sizes.push_back(size);
                 }
             add_row(values, sizes, rounding);
+            for (long long i = 0; i <= way.features; ++i) add_gradient(row, i, values, sizes, rounding);
         }
-        out.by_slack = true;
+        out.by_slack = grad_dense.by_slack = grad_sparse.by_slack = true;
     }
 
 private:
@@ -116,6 +118,22 @@ private:
                 out.values.push_back(sum), out.slack.push_back(rounding * size);
             }
         out.values.resize(end), out.slack.resize(end);
+    }
+    void add_gradient(long long row, long long i, const std::vector<double>& values, const std::vector<double>& sizes,
+                      double rounding) {
+        const T* const grads = grad.data() + row * way.width(shape.columns);
+        for (long long d = 0; d < shape.columns; ++d) {
+            double sum = i ? 0 : testing::to_double(grads[d]), size = 0;
+            for (long long j = 0; j <= way.features; ++j) {
+                const long long larger = i > j ? i : j, pair = larger * (larger - 1) / 2 + i + j - larger;
+                // The zero on the diagonal makes NaN of what is not finite.
+                const double weight = i == j ? 0 : testing::to_double(grads[shape.columns + pair]);
+                sum += weight * values[size_t(j * shape.columns + d)];
+                size += std::fabs(weight) * sizes[size_t(j * shape.columns + d)];
+            }
+            Expected& expected = i ? grad_sparse : grad_dense;
+            expected.values.push_back(sum), expected.slack.push_back(rounding * size + 1e-7 * std::fabs(sum));
+        }
     }
     Shape shape;
     Way way;
@@ -158,6 +176,22 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
     report.check<T>(shape, way.name(), "forward" + how, double(on.dense.bytes() + out.bytes()), {{"out", out, c.out}}, [&] {
         return functions.launch(on.call, way.tf32, out.get(), cudaStream_t{}, limits);
     });
+    Buffer<T> grad(c.grad, shape.off(the_grad)), grad_dense(shape.elements(), shape.off(the_grad_dense));
+    Buffer<T> grad_sparse(shape.elements() * way.features, shape.off(the_grad_sparse));
+    on.call.tables.report = nullptr, on.call.tables.missing = embedding_bags::Missing::zero;
+    auto backward = [&](const char* direction, bool of_dense, bool of_sparse) {
+        std::vector<Output> outputs;
+        if (of_dense) outputs.emplace_back("grad_dense", grad_dense, c.grad_dense);
+        if (of_sparse) outputs.emplace_back("grad_sparse", grad_sparse, c.grad_sparse);
+        report.check<T>(shape, way.name(), direction + how, double(grad.bytes() + 2 * grad_sparse.bytes()), outputs, [&] {
+            return functions.launch_backward(on.call, way.tf32, grad.get(), of_dense ? grad_dense.get() : nullptr,
+                                             of_sparse ? grad_sparse.get() : nullptr, cudaStream_t{}, limits);
+        });
+    };
+    backward("backward", true, true);
+    if (shape.rows != 9) return;
+    backward("of dense", true, false);
+    backward("of sparse", false, true);
 }
 
 template <class T>

@@ -8,8 +8,8 @@ import torch
 
 import kernels
 
-from ...check import Case, check
-from ...check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
+from ...check import Case, check, gradients
+from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
 from .eager import width
 from .op import OP
@@ -28,8 +28,8 @@ def told(function, call):
     kernels.check_ids(DEVICE, wait=True)
 
 
-class TestLookupInteract(Values, Dispatch, OnGpu):
-    op = "lookup_interact"
+class LookUps:
+    """What both ops' tests share."""
 
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
@@ -45,11 +45,15 @@ class TestLookupInteract(Values, Dispatch, OnGpu):
         return self.calls(case)[:2]
 
     def no_tensors(self, call):
-        return [case for case in super().no_tensors(call) if not (case[0][4] is None and "offsets" in case[2])]
+        return [case for case in super().no_tensors(call) if case[2] != "offsets must be a tensor; got NoneType"]
 
     def other_tensors(self, call):
         """Of tables, fewer rows are other tables; of row_offsets, offsets and indices, fewer are another batch."""
         return [case for case in super().other_tensors(call) if not case[2].endswith("got ")]
+
+
+class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
+    op = "lookup_interact"
 
     def wrong_input(self, call):
         dense, tables, row_offsets, indices, offsets = call.tensors
@@ -63,10 +67,11 @@ class TestLookupInteract(Values, Dispatch, OnGpu):
         ]
 
     def hold(self, backend, calls):
-        """The values of these calls."""
+        """The values of these calls, and their gradients."""
         for call in calls:
             spec = replace(self.spec, calls=lambda case, device, call=call: [call])
             check(self.op, self.function(backend), cases=[Case(tuple(call.tensors[0].shape))], spec=spec)
+            self.check_gradients(backend, call)
 
     @kernel_backend
     @pytest.mark.parametrize("features", [0, 1, 15, 16, 26, 27, 28, 31, 32, 40])
@@ -171,3 +176,90 @@ class TestLookupInteract(Values, Dispatch, OnGpu):
         dense, tables, row_offsets, indices, _ = last.tensors
         want = self.function("eager")(dense[-100:], tables, row_offsets, indices[-100:], None, 8)
         torch.testing.assert_close(out[-100:], want, rtol=1e-2, atol=2e-2)
+
+    @kernel_backend
+    def test_gradients_of_a_row_with_nan_stay_in_it(self, backend):
+        call = of_shape(9, 26, 16, precision="tf32")
+        (grad,) = self.grads(call)
+        dense = call.tensors[0]
+        clean = [g for g in gradients(self.function(backend), call, self.needed(call), [grad]) if g is not None]
+        dense[6, 3] = math.nan
+        got = [g for g in gradients(self.function(backend), call, self.needed(call), [grad]) if g is not None]
+        others = [row for row in range(9) if row != 6]
+        assert torch.equal(got[0][others], clean[0][others])
+        assert got[0][6].isnan().nonzero().flatten().tolist() == [3]
+
+    @kernel_backend
+    def test_the_tables_may_not_be_written_to_before_the_backward(self, backend):
+        call = of_shape(5, 3, 16)
+        dense, tables, *others = call.tensors
+        out = self.function(backend)(dense.requires_grad_(), tables, *others)
+        tables.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+class TestLookupInteractGradients(LookUps, Values):
+    """Of two outputs, which the contract's other tests know nothing of."""
+
+    op = "lookup_interact_gradients"
+    opcheck, test_opcheck = Dispatch.opcheck, Dispatch.test_opcheck
+    test_under_the_sanitizer = OnGpu.test_under_the_sanitizer
+
+    def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
+        call, chosen = self.call(), "cuda" if DEVICE.type == "cuda" else "eager"
+        got, want = (self.function(backend)(*call.arguments()) for backend in ("auto", chosen))
+        assert all(map(torch.equal, got, want))
+
+    @kernel_backend
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_compile_keeps_one_graph(self, backend, dynamic):
+        compiler = "inductor" if DEVICE.type == "cuda" else "aot_eager"
+        compiled = torch.compile(self.function(backend), fullgraph=True, dynamic=dynamic, backend=compiler)
+        for call in self.kinds():
+            assert all(map(torch.equal, compiled(*call.arguments()), self.function(backend)(*call.arguments())))
+
+    @GPU
+    @kernel_backend
+    def test_capture_in_a_cuda_graph(self, backend):
+        call = self.call(Case((300, 16)))
+        want = self.function(backend)(*call.arguments())
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = self.function(backend)(*call.arguments())
+        for out in got:
+            out.fill_(math.nan)
+        graph.replay()
+        assert all(map(torch.equal, got, want))
+
+    def wrong_input(self, call):
+        grad, dense, tables, row_offsets, indices, _ = call.tensors
+        return [
+            ((grad.int(), *call.tensors[1:]), TypeError, "grad must be float32, .*; got int32"),
+            ((grad[:, 1:], *call.tensors[1:]), ValueError, r"grad must have shape \[B, 30\] or be wider, for dense"),
+            ((grad, dense[:, :3], *call.tensors[2:]), ValueError, r"tables must have shape \[R, 3\], for dense"),
+            ((grad, dense, tables, row_offsets, indices), ValueError, r"indices must have shape \[5, 3\]"),
+            ((*call.tensors, "fp8"), ValueError, "precision must be one of ieee"),
+        ]
+
+    @kernel_backend
+    @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+    @pytest.mark.parametrize("bags", [False, True])
+    def test_an_update_takes_the_vectors_gradients(self, backend, rule, bags):
+        """The same step as by a dense gradient of the tables."""
+        call = of_shape(40, 5, 16, bags, pad_to=4)
+        dense, tables, row_offsets, indices, offsets = call.tensors
+        out = kernels.lookup_interact(dense, tables.requires_grad_(), row_offsets, indices, offsets, 4)
+        grad = torch.randn_like(out)
+        (want,) = torch.autograd.grad(out, tables, grad)
+        updated = tables.detach()
+        _, vectors = self.function(backend)(grad, dense, updated, row_offsets, indices, offsets)
+        optimizer = (torch.optim.SGD if rule == "sgd" else torch.optim.Adagrad)([tables], lr=0.25)
+        update = updated.clone()
+        state = [torch.zeros_like(update)] if rule == "adagrad" else []
+        apply = getattr(kernels, f"embedding_bags_{rule}_")
+        apply(update, *state, row_offsets, indices, vectors, 0.25, offsets)
+        tables.grad = want
+        optimizer.step()
+        torch.testing.assert_close(update, tables.detach(), rtol=1e-4, atol=1e-5)
