@@ -81,13 +81,13 @@ CUDA_KERNELS = {
     ),
     "lookup_interact": (
         "ops/lookup_interact/kernel.cuh",
-        "lookup_interact::forward_kernel<float, true, 16>(const __grid_constant__ lookup_interact::Call<float>, "
+        "lookup_interact::forward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>, "
         "const __grid_constant__ lookup_interact::Layout, float*)",
     ),
     "lookup_interact_gradients": (
         "ops/lookup_interact/backward.cuh",
-        "lookup_interact::backward_kernel<float, true, 16>(const __grid_constant__ lookup_interact::Call<float>, "
-        "const __grid_constant__ lookup_interact::Layout, const float*, float*, float*)",
+        "lookup_interact::backward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>,"
+        " const __grid_constant__ lookup_interact::Layout, const float*, float*, float*)",
     ),
 }
 

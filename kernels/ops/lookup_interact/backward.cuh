@@ -60,18 +60,19 @@ struct Weights {
 };
 
 // give(i, column, values): four columns of the gradient of vector i.
-template <class T, int fixed, class Give>
-__device__ inline void gradients_by_tensor_cores(const Row<T, fixed>& row, const Weights<T>& weights, Give give) {
+template <class Row, class T, class Give>
+__device__ inline void gradients_by_tensor_cores(const Row& row, const Weights<T>& weights, Give give) {
     constexpr int numbers = Weights<T>::numbers, steps = Weights<T>::steps;
     const int g = row.lane / 4, t = row.lane % 4;
     const bool is_long = row.features >= 16;
     unsigned a[2][steps][4];
-    weights.read(a, row.staged());
+    weights.read(a, row.staged);
+#pragma unroll 1
     for (int start = 0; start < row.columns; start += 16) {
         float sums[2][2][4] = {};
 #pragma unroll
         for (int s = 0; s < steps; ++s) {
-            if (8 * numbers * s > row.features) continue;  // the whole warp
+            if (s >= steps / 2 && !is_long) continue;
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int column = start + g / 2 * 4 + 2 * e + g % 2;
@@ -81,7 +82,7 @@ __device__ inline void gradients_by_tensor_cores(const Row<T, fixed>& row, const
 #pragma unroll
                     for (int x = 0; x < numbers; ++x) {
                         const int v = numbers * (8 * s + t + 4 * half) + x;
-                        if (v <= row.features && (fixed || column < row.columns))
+                        if (Row::of_columns || column < row.columns)
                             b[half] |= bits_of(row.vector(v)[column]) << 16 * x;
                     }
 #pragma unroll
@@ -92,6 +93,7 @@ __device__ inline void gradients_by_tensor_cores(const Row<T, fixed>& row, const
         const int column = start + 4 * t;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
+            if (r >= 2 && !is_long) continue;
             const int i = 8 * r + g, m = r / 2, c = r % 2 * 2;
             const float values[4] = {sums[m][0][c], sums[m][0][c + 1], sums[m][1][c], sums[m][1][c + 1]};
             if (i <= row.features && column < row.columns) give(i, column, values);
@@ -100,10 +102,11 @@ __device__ inline void gradients_by_tensor_cores(const Row<T, fixed>& row, const
 }
 
 // The same by FFMA.
-template <class T, int fixed, class Give>
-__device__ inline void gradients_by_ffma(const Row<T, fixed>& row, Give give) {
+template <class Row, class Give>
+__device__ inline void gradients_by_ffma(const Row& row, Give give) {
+    using T = typename Row::Element;
     const int parts = row.columns / 4, tasks = (row.features + 4) / 4 * parts;
-    const T* const pairs = row.staged() + row.columns;
+    const T* const pairs = row.staged + row.columns;
     for (int task = row.lane; task < tasks; task += 32) {
         const int first = task / parts * 4, column = task % parts * 4;
         float sums[4][4] = {};
@@ -125,25 +128,28 @@ __device__ inline void gradients_by_ffma(const Row<T, fixed>& row, Give give) {
 }
 
 // grad [batch, width]; a gradient that is not needed is null.
-template <class T, bool tensor_cores, int fixed>
+template <class T, bool tensor_cores, int fixed, bool has_bags>
 __global__ void __launch_bounds__(threads, tensor_cores ? 4 : 7)
     backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Layout layout, const T* grad,
                     T* grad_dense, T* grad_sparse) {
     constexpr int width = widest<T>;
     let_successor_begin();
     wait_for_predecessor();
-    Row<T, fixed> own(call, layout);
-    T* const gradient = own.staged();
+    Row<T, tensor_cores, fixed, has_bags> own(call, layout);
+    T* const gradient = own.staged;
     const int lane = own.lane, columns = own.columns, wide = int(call.width);
     const long long step = (long long)gridDim.x * warps;
     auto begin = [&](long long row, long long id) {
         own.begin(row, id);
         if (row >= call.bags.batch) return;
         const T* const from = grad + row * wide;
-        if (layout.whole)
+        if (layout.whole) {
+#pragma unroll 1
             for (int c = lane * width; c < wide; c += 32 * width) own.copies.copy(gradient + c, from + c, true);
-        else
+        } else {
+#pragma unroll 1
             for (int c = lane; c < wide; c += 32) gradient[c] = from[c];
+        }
         own.copies.commit();
     };
     if (lane == 0) gradient[wide] = narrow<T>(0.0f);  // where Weights finds its zeros
@@ -200,7 +206,9 @@ cudaError_t launch_rows_of_gradients(const Call<T>& call, const T* grad, T* grad
                                      const Device& device, const Limits& limits, cudaStream_t stream, bool& fits) {
     const Layout layout = layout_of(call, tensor_cores, call.width + 1, aligned(grad), device);
     if (!(fits = layout.elements > 0 && aligned(grad_dense, grad_sparse))) return cudaSuccess;
-    auto kernel = call.columns == 16 ? backward_kernel<T, tensor_cores, 16> : backward_kernel<T, tensor_cores, 0>;
+    auto kernel = call.bags.offsets    ? backward_kernel<T, tensor_cores, 0, true>
+                  : call.columns == 16 ? backward_kernel<T, tensor_cores, 16, false>
+                                       : backward_kernel<T, tensor_cores, 0, false>;
     return launch_rows(kernel, call, layout, device, limits, stream, grad, grad_dense, grad_sparse);
 }
 

@@ -21,21 +21,23 @@
 
 namespace lookup_interact {
 
-// The pairs of a row's vectors by tensor cores: give(i, j, value) for j < i.
-template <class T, int fixed, class Give>
-__device__ inline void pairs_by_tensor_cores(const Row<T, fixed>& row, Give give) {
-    constexpr int registers = fixed * sizeof(T) == 32 ? 2 : 4, of_lane = registers * 4 / int(sizeof(T));
+// The pairs of a row's vectors by tensor cores: give(i, j, value) for j < i; also for some i beyond the last vector.
+template <class Row, class Give>
+__device__ inline void pairs_by_tensor_cores(const Row& row, Give give) {
+    using T = typename Row::Element;
+    constexpr int registers = Row::of_columns * sizeof(T) == 32 ? 2 : 4, of_lane = registers * 4 / int(sizeof(T));
     const int g = row.lane / 4, t = row.lane % 4;
     const bool is_long = row.features >= 16;
     float sums[2][4][4] = {};
+#pragma unroll 1
     for (int start = 0; start < row.columns; start += 4 * of_lane) {
         const int column = start + t * of_lane;
         Pack<unsigned, registers> of[4];  // of vector 8 n + g
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            const int v = 8 * n + g < row.features ? 8 * n + g : row.features;
             of[n] = {};
-            if (column < row.columns) of[n] = *reinterpret_cast<const Pack<unsigned, registers>*>(row.vector(v) + column);
+            if ((n < 2 || is_long) && (Row::of_columns || column < row.columns))
+                of[n] = *reinterpret_cast<const Pack<unsigned, registers>*>(row.vector(8 * n + g) + column);
             if constexpr (sizeof(T) == 4)
 #pragma unroll
                 for (unsigned& bits : of[n].element) bits = __float_as_uint(rounded_to_tf32(__uint_as_float(bits)));
@@ -53,39 +55,33 @@ __device__ inline void pairs_by_tensor_cores(const Row<T, fixed>& row, Give give
             }
     }
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < 4; ++r) {
+        if (r >= 2 && !is_long) continue;
 #pragma unroll
         for (int n = 0; n <= r; ++n)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int i = 8 * r + g, j = 8 * n + 2 * t + e;
-                if (j < i && i <= row.features) give(i, j, sums[r / 2][n][2 * (r % 2) + e]);
-            }
+            for (int e = 0; e < 2; ++e)
+                if (n < r || 2 * t + e < g) give(8 * r + g, 8 * n + 2 * t + e, sums[r / 2][n][2 * (r % 2) + e]);
+    }
 }
 
 // The same by FFMA.
-template <class T, int fixed, class Give>
-__device__ inline void pairs_by_ffma(const Row<T, fixed>& row, Give give) {
+template <class Row, class Give>
+__device__ inline void pairs_by_ffma(const Row& row, Give give) {
+    using T = typename Row::Element;
     const int groups = (row.features + 4) / 4;
     int left = 0, right = row.lane;
     while (right > left) right -= ++left;
     if (left >= groups) return;
-    const T *lefts[4], *rights[4];
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-        const int one = left + m * groups, other = right + m * groups;
-        lefts[m] = row.vector(one < row.features ? one : row.features);
-        rights[m] = row.vector(other < row.features ? other : row.features);
-    }
     float sums[4][4] = {};
 #pragma unroll 4
     for (int k = 0; k < row.columns; k += 4) {
         Pack<T, 4> a[4];
 #pragma unroll
-        for (int m = 0; m < 4; ++m) a[m] = load<4>(lefts[m] + k);
+        for (int m = 0; m < 4; ++m) a[m] = load<4>(row.vector(left + m * groups) + k);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            const Pack<T, 4> b = load<4>(rights[n] + k);
+            const Pack<T, 4> b = load<4>(row.vector(right + n * groups) + k);
 #pragma unroll
             for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -98,42 +94,48 @@ __device__ inline void pairs_by_ffma(const Row<T, fixed>& row, Give give) {
         for (int n = 0; n < 4; ++n) {
             const int one = left + m * groups, other = right + n * groups, i = one > other ? one : other;
             // Where left is right, (one, other) and (other, one) are the same sum, of one lane.
-            if (one != other && i <= row.features) give(i, one + other - i, sums[m][n]);
+            if (one != other) give(i, one + other - i, sums[m][n]);
         }
 }
 
-template <class T, bool tensor_cores, int fixed>
-__global__ void __launch_bounds__(threads, 8)
+template <class T, bool tensor_cores, int fixed, bool has_bags>
+__global__ void __launch_bounds__(threads, tensor_cores ? 8 : 6)
     forward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Layout layout, T* out) {
     let_successor_begin();
     wait_for_predecessor();
-    Row<T, fixed> own(call, layout);
-    T* const staged = own.staged();
+    Row<T, tensor_cores, fixed, has_bags> own(call, layout);
     const int lane = own.lane, columns = own.columns, width = int(call.width);
-    const int pairs = triangle(own.features + 1);
+    T* const pairs = own.staged + columns;
     const long long step = (long long)gridDim.x * warps;
     long long row = (long long)blockIdx.x * warps + threadIdx.x / 32;
     own.begin(row, own.id(row));
     long long next = own.id(row + step);
     for (; row < call.bags.batch; row += step) {
         own.wait();
-        auto give = [&](int i, int j, float value) { staged[columns + triangle(i) + j] = narrow<T>(value); };
+        auto give = [&](int i, int j, float value) { pairs[triangle(i) + j] = narrow<T>(value); };
         if constexpr (tensor_cores)
             pairs_by_tensor_cores(own, give);
         else
             pairs_by_ffma(own, give);
-        for (int c = lane; c < columns; c += 32) staged[c] = own.vector(0)[c];
-        for (int c = columns + pairs + lane; c < width; c += 32) staged[c] = narrow<T>(0.0f);
+#pragma unroll 1
+        for (int c = lane; c < columns; c += 32) own.staged[c] = own.vector(0)[c];
         __syncwarp();
         own.begin(row + step, next);
         next = own.id(row + 2 * step);
+        // What was given of vectors that are not there lies behind the pairs.
+#pragma unroll 1
+        for (int p = triangle(own.features + 1) + lane; p < width - columns; p += 32) pairs[p] = narrow<T>(0.0f);
+        __syncwarp();
         T* const to = out + row * width;
-        if (layout.whole)
+        if (layout.whole) {
+#pragma unroll 1
             for (int c = lane; c < width / widest<T>; c += 32)
                 embedding_bags::store_streaming(reinterpret_cast<Pack<T, widest<T>>*>(to) + c,
-                                                reinterpret_cast<const Pack<T, widest<T>>*>(staged)[c]);
-        else
-            for (int c = lane; c < width; c += 32) to[c] = staged[c];
+                                                reinterpret_cast<const Pack<T, widest<T>>*>(own.staged)[c]);
+        } else {
+#pragma unroll 1
+            for (int c = lane; c < width; c += 32) to[c] = own.staged[c];
+        }
         __syncwarp();  // the next row's pairs take this one's place
     }
 }
@@ -142,9 +144,13 @@ __global__ void __launch_bounds__(threads, 8)
 template <class T, bool tensor_cores>
 cudaError_t launch_rows_of_pairs(const Call<T>& call, T* out, const Device& device, const Limits& limits,
                                  cudaStream_t stream, bool& fits) {
-    const Layout layout = layout_of(call, tensor_cores, call.width, aligned(out), device);
+    const int places = places_of(int(call.bags.features) + 1);
+    const long long given = call.columns + triangle(places), staged = given > call.width ? given : call.width;
+    const Layout layout = layout_of(call, tensor_cores, staged, aligned(out), device);
     if (!(fits = layout.elements > 0)) return cudaSuccess;
-    auto kernel = call.columns == 16 ? forward_kernel<T, tensor_cores, 16> : forward_kernel<T, tensor_cores, 0>;
+    auto kernel = call.bags.offsets    ? forward_kernel<T, tensor_cores, 0, true>
+                  : call.columns == 16 ? forward_kernel<T, tensor_cores, 16, false>
+                                       : forward_kernel<T, tensor_cores, 0, false>;
     return launch_rows(kernel, call, layout, device, limits, stream, out);
 }
 

@@ -38,48 +38,56 @@ struct Call {
     }
 };
 
-// Where a warp's memory lies on chip, in elements of T.
+// How many vectors have a place on chip. Those that a row has not are zeros there, so that nobody asks which these are.
+__host__ __device__ inline int places_of(int vectors) { return vectors > 16 ? 32 : 16; }
+
+// Elements from vector to vector. Operands of tensor cores are read 8 lanes at a time, 64 bytes of two vectors: so these
+// begin an odd number of 64 bytes apart. Others are read 16 bytes of seven vectors at a time, an odd number of 16 apart.
+template <class T>
+__host__ __device__ constexpr int stride_of(int columns, bool tensor_cores) {
+    const int bytes = columns * int(sizeof(T));
+    return (bytes + (tensor_cores ? (bytes % 128 ? 0 : 64) : (bytes % 32 ? 0 : 16))) / int(sizeof(T));
+}
+
+// Where a warp's memory lies on chip, in elements of T, behind the vectors' places.
 struct Layout {
-    int stride;             // from vector to vector
-    int staged, elements;   // where a row of out, or of its gradient, begins, and how much all is
-    bool whole;             // rows of out, or of its gradient, are whole 16 bytes, aligned
+    int elements;             // how much all is; 0: the shape does not fit
+    bool whole;               // rows of out, or of its gradient, are whole 16 bytes, aligned
     Columns<unsigned> parts;  // divides by the 16 bytes of a vector
 };
 
-// FIXED: a vector's columns, 0 if that is known at the launch only.
-template <class T, int fixed>
+// fixed: a vector's columns, 0 if that is known at the launch only. has_bags: bags of several ids, not one id each.
+template <class T, bool tensor_cores, int fixed, bool has_bags>
 struct Row {
-    static constexpr int width = widest<T>;
+    using Element = T;
+    static constexpr int width = widest<T>, of_columns = fixed;
 
     const Call<T>& call;
     const Layout& layout;
-    T* const vectors;  // on chip
-    const int lane, features, columns;
+    const int lane, features, columns, stride;
+    T *const vectors, *const staged;  // on chip: the row's vectors; a row of out, or of its gradient
     AsyncCopies copies;
     Range table;
 
     __device__ Row(const Call<T>& call, const Layout& layout)
-        : call(call), layout(layout), vectors(dynamic_shared<T>() + int(threadIdx.x) / 32 * layout.elements),
-          lane(int(threadIdx.x) % 32), features(int(call.bags.features)), columns(fixed ? fixed : int(call.columns)),
+        : call(call), layout(layout), lane(int(threadIdx.x) % 32), features(int(call.bags.features)),
+          columns(fixed ? fixed : int(call.columns)), stride(stride_of<T>(columns, tensor_cores)),
+          vectors(dynamic_shared<T>() + int(threadIdx.x) / 32 * layout.elements),
+          staged(vectors + places_of(features + 1) * stride),
           table(is_looked_up() ? call.tables.of(lane - 1) : Range{}) {}
 
     __device__ bool is_looked_up() const { return lane > 0 && lane <= features; }
-    __device__ const T* vector(int v) const { return vectors + v * layout.stride; }
-    __device__ T* staged() const { return vectors + layout.staged; }
-    __device__ int parts() const { return fixed ? fixed / width : int(layout.parts.divisor); }
-    __device__ int vector_of(int piece) const {
-        return fixed ? piece / (fixed / width) : int(layout.parts.quotient(unsigned(piece)));
-    }
+    __device__ const T* vector(int v) const { return vectors + v * stride; }
 
     // The lane's id of a row, which is asked for a row ahead: the copies wait for it.
     __device__ long long id(long long row) const {
-        if (!is_looked_up() || row >= call.bags.batch || call.bags.offsets) return 0;
+        if (has_bags || !is_looked_up() || row >= call.bags.batch) return 0;
         return call.bags.indices[row * features + lane - 1];
     }
     // Begins to bring the row's vectors. They are there behind a wait() of the warp, which must have read the last row's.
     __device__ void begin(long long row, long long id) {
         if (row >= call.bags.batch) return;
-        if (call.bags.offsets)
+        if constexpr (has_bags)
             pool(row);
         else
             look_up(row, id);
@@ -90,6 +98,24 @@ struct Row {
     }
 
 private:
+    // give(v, column, is_there) for each 16 bytes of the vectors' places; all lanes come together, and those that have none
+    // with is_there false.
+    template <class Give>
+    __device__ void each_part(Give give) const {
+        if constexpr (fixed != 0) {
+            constexpr int parts = fixed / width;  // 2 or 4: the lanes' parts are of 32 / parts vectors
+#pragma unroll
+            for (int i = 0; i < parts; ++i)
+                if (i < parts / 2 || features >= 16) give(i * (32 / parts) + lane / parts, lane % parts * width, true);
+        } else {
+            const int parts = int(layout.parts.divisor), all = places_of(features + 1) * parts;
+            for (int part = lane; part - lane < all; part += 32) {
+                const int v = int(layout.parts.quotient(unsigned(part)));
+                give(v, (part - v * parts) * width, part < all);
+            }
+        }
+    }
+
     __device__ void look_up(long long row, long long id) {
         const T* from = lane ? nullptr : call.dense + row * columns;
         bool is_missing = false;
@@ -98,15 +124,12 @@ private:
             is_missing = !place.inside;
             if (place.inside) from = call.rows + place.row * columns;
         }
-        const int all = (features + 1) * parts();
-        for (int piece = lane; piece - lane < all; piece += 32) {
-            const int v = vector_of(piece), column = (piece - v * parts()) * width;
+        each_part([&](int v, int column, bool is_there) {
             const auto begins = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), v % 32);
-            if (piece >= all) continue;
             // Of a row that is not there nothing is read, and zeros are written.
             const T* own = reinterpret_cast<const T*>(begins);
-            copies.copy(vectors + v * layout.stride + column, own ? own + column : call.dense, own != nullptr);
-        }
+            if (is_there) copies.copy(vectors + v * stride + column, own ? own + column : call.dense, own != nullptr);
+        });
         copies.commit();
         // After the copies, which would else wait for an atomic operation.
         if (is_missing) call.tables.tell(id, lane - 1, row * features + lane - 1);
@@ -115,30 +138,31 @@ private:
     __device__ void pool(long long row) {
         Bags::Bag bag = {};
         if (is_looked_up()) bag = call.bag(row, lane - 1, true);
-        const int all = (features + 1) * parts();
-        for (int piece = lane; piece - lane < all; piece += 32) {
-            const int v = vector_of(piece), column = (piece - v * parts()) * width;
+        each_part([&](int v, int column, bool is_there) {
             const long long begin = __shfl_sync(~0u, bag.begin, v % 32), end = __shfl_sync(~0u, bag.end, v % 32);
-            if (piece >= all) continue;
-            T* const to = vectors + v * layout.stride + column;
+            if (!is_there) return;
+            T* const to = vectors + v * stride + column;
             if (v == 0) {
                 *reinterpret_cast<Pack<T, width>*>(to) = load<width>(call.dense + row * columns + column);
+                return;
+            }
+            float sums[width] = {};
+            if (begin < end) add_bag(sums, v - 1, column, begin, end);
+            store<width>(to, sums);
+        });
+    }
+    __device__ void add_bag(float (&sums)[width], int feature, int column, long long begin, long long end) const {
+        const Range of = call.tables.of(feature);
+        for (long long p = begin; p < end; ++p) {
+            const long long id = call.bags.indices[p];
+            const Place place = call.tables.find(id, of);
+            if (!place.inside) {
+                if (column == 0) call.tables.tell(id, feature, p);
                 continue;
             }
-            const Range of = call.tables.of(v - 1);
-            float sums[width] = {};
-            for (long long p = begin; p < end; ++p) {
-                const long long id = call.bags.indices[p];
-                const Place place = call.tables.find(id, of);
-                if (!place.inside) {
-                    if (column == 0) call.tables.tell(id, v - 1, p);
-                    continue;
-                }
-                const Pack<T, width> pack = load<width>(call.rows + place.row * columns + column);
+            const Pack<T, width> pack = load<width>(call.rows + place.row * columns + column);
 #pragma unroll
-                for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
-            }
-            store<width>(to, sums);
+            for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
         }
     }
 };
@@ -176,27 +200,20 @@ inline cudaError_t this_device(Device& device) {
 #endif
 }
 
-// The layout for vectors that a warp can hold; staged: elements of a row of out, or of its gradient. elements 0: they do
-// not fit. Operands of tensor cores are read 8 lanes at a time, 64 bytes of two vectors: so these begin an odd number of
-// 64 bytes apart. Others are read 16 bytes of seven vectors at a time, an odd number of 16 bytes apart.
+// The layout for vectors that a warp can hold; staged: elements of a row of out, or of its gradient, and whatever else.
 template <class T>
 Layout layout_of(const Call<T>& call, bool tensor_cores, long long staged, bool whole, const Device& device) {
     constexpr int width = widest<T>;
     const long long bytes = call.columns * (long long)sizeof(T), vectors = call.bags.features + 1;
-    Layout none = {0, 0, 0, false, Columns<unsigned>(1)};
+    const Layout none = {0, false, Columns<unsigned>(1)};
     // By FFMA a lane has 4 × 4 pairs: those of 28 vectors are 28 lanes'.
     if (vectors < 2 || vectors > (tensor_cores ? most_vectors : 28) || bytes == 0 || bytes % 16 || bytes > 1 << 16 ||
         staged > 1 << 16 || !aligned(call.rows, call.dense) || (tensor_cores && !device.tensor_cores))
         return none;
-    const int vector = int(bytes), apart = tensor_cores ? (vector % 128 ? vector : vector + 64)
-                                                        : (vector % 32 ? vector : vector + 16);
-    Layout layout = none;
-    layout.stride = apart / int(sizeof(T));
-    layout.staged = int(vectors) * layout.stride;
-    layout.elements = (layout.staged + int(staged) + width - 1) / width * width;
-    layout.whole = whole && call.width % width == 0;
-    layout.parts = Columns<unsigned>(call.columns / width);
-    return warps * layout.elements * (long long)sizeof(T) > device.shared ? none : layout;
+    const int of_vectors = places_of(int(vectors)) * stride_of<T>(int(call.columns), tensor_cores);
+    const int elements = (of_vectors + int(staged) + width - 1) / width * width;
+    if (warps * elements * (long long)sizeof(T) > device.shared) return none;
+    return {elements, whole && call.width % width == 0, Columns<unsigned>(call.columns / width)};
 }
 
 // The kernel with the layout for as many rows as there are.
