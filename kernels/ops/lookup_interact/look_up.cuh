@@ -128,7 +128,8 @@ private:
             const auto begins = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), v % 32);
             // Of a row that is not there nothing is read, and zeros are written.
             const T* own = reinterpret_cast<const T*>(begins);
-            if (is_there) copies.copy(vectors + v * stride + column, own ? own + column : call.dense, own != nullptr);
+            if (is_there)
+                copies.copy_through_l1(vectors + v * stride + column, own ? own + column : call.dense, own != nullptr);
         });
         copies.commit();
         // After the copies, which would else wait for an atomic operation.

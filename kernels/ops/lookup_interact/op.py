@@ -62,6 +62,27 @@ def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
     )
 
 
+MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
+
+
+def _auto(dense: Tensor, row_offsets: Tensor, precision: str) -> str:
+    """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
+    columns, features = dense.shape[1], row_offsets.shape[0] - 1
+    most = 31 if dense.itemsize == 2 or precision == "tf32" else 27
+    fits = 0 < features <= most and columns and dense.itemsize < 8 and columns * dense.itemsize <= MOST_BYTES
+    return "cuda" if fits and columns * dense.itemsize % 16 == 0 else "eager"
+
+
+def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
+    """Of lookup_interact."""
+    return _auto(dense, row_offsets, others[-1])
+
+
+def auto_of_gradients(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
+    """Of lookup_interact_gradients."""
+    return _auto(dense, row_offsets, others[-1])
+
+
 LOOKED_UP = (
     "dense [B, D]: {dense}; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
     "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32"
@@ -79,7 +100,7 @@ OP = Op(
     saves=("dense", "tables", "row_offsets", "indices", "offsets"),
     gradients={"dense": like("dense"), "tables": like("tables")},
     backends=("cuda",),
-    auto="cuda",
+    auto=auto,
     prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
     package=__package__,
 )
@@ -93,7 +114,7 @@ GRADIENTS = Op(
     check=check_gradients,
     outputs={"grad_dense": like("dense"), "grad_sparse": _vectors},
     backends=("cuda",),
-    auto="cuda",
+    auto=auto_of_gradients,
     package=__package__,
 )
 OPS = (OP, GRADIENTS)
@@ -128,10 +149,10 @@ def lookup_interact(
         precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them vectors
             are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
             cores, where there are some, and are added up in float32.
-        backend: "cuda", "eager", or "auto": CUDA for a CUDA tensor, else eager.
+        backend: "cuda", "eager", or "auto": for a CUDA tensor CUDA where a warp holds a row's vectors, else eager.
 
-    A warp holds a row's vectors on chip: up to 31 tables (27 in full float32), vectors of whole 16 bytes, aligned. What
-    is none of that, and float64, a plain kernel computes, which is slow.
+    A warp holds a row of up to 31 tables (27 in full float32), whose vectors are a multiple of 16 bytes, up to 512, and
+    aligned. What does not fit, and float64, a plain kernel computes: `embedding_bags` and `dot_interaction` are faster.
 
     An id that its table does not have, and bad offsets, raise as in `embedding_bags`, and in its name: at once for
     tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in

@@ -12,7 +12,7 @@ from ...check import Case, check, gradients
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
 from .eager import width
-from .op import OP
+from .op import GRADIENTS, OP
 from .spec import draw
 
 INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
@@ -157,6 +157,19 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
             with pytest.raises(ValueError, match=r"^embedding_bags: offsets must go from 0"):
                 told(self.function(backend), call)
 
+    @pytest.mark.parametrize(
+        ("features", "columns", "dtype", "precision", "expected"),
+        [(26, 16, torch.float32, "ieee", "cuda"), (28, 16, torch.float32, "ieee", "eager"),
+         (28, 16, torch.float32, "tf32", "cuda"), (31, 256, torch.bfloat16, "ieee", "cuda"),
+         (32, 16, torch.bfloat16, "ieee", "eager"), (26, 17, torch.float32, "tf32", "eager"),
+         (26, 256, torch.float32, "tf32", "eager"), (26, 16, torch.float64, "ieee", "eager"),
+         (0, 16, torch.float32, "tf32", "eager"), (26, 0, torch.float32, "tf32", "eager")],
+    )  # fmt: skip
+    def test_auto_is_eager_where_no_warp_holds_a_row(self, features, columns, dtype, precision, expected):
+        call = of_shape(2, features, columns, dtype=dtype, precision=precision)
+        assert OP.auto(*call.arguments()) == expected
+        assert GRADIENTS.auto(call.tensors[0], *call.tensors, precision) == expected
+
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):
         for rows, features, columns in ((0, 26, 16), (3, 0, 16), (3, 26, 0), (0, 0, 1)):
@@ -207,7 +220,8 @@ class TestLookupInteractGradients(LookUps, Values):
     test_under_the_sanitizer = OnGpu.test_under_the_sanitizer
 
     def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
-        call, chosen = self.call(), "cuda" if DEVICE.type == "cuda" else "eager"
+        call = self.call()
+        chosen = self.faster(call) if DEVICE.type == "cuda" else "eager"
         got, want = (self.function(backend)(*call.arguments()) for backend in ("auto", chosen))
         assert all(map(torch.equal, got, want))
 
