@@ -2,14 +2,13 @@
 //
 //     grad_T = (G + Gᵀ) T, and the gradient of out's first columns is added to that of t_0
 //
-// T = [t_0; t_1; …] of a row is looked up again, as in the forward: nothing of it was kept. grad_dense [B, D] is that of t_0,
-// grad_sparse [B, F, D] those of the looked-up vectors, which the tables' update reads: they are in memory.
+// T = [t_0; t_1; …] of a row is looked up again, as in the forward: nothing of it was kept. grad_dense [B, D] is that
+// of t_0, grad_sparse [B, F, D] those of the looked-up vectors, which the tables' update reads: they are in memory.
 //
 // Bytes: out's gradient, the rows that ids name, the ids and dense in, both gradients out. FLOPs: twice the forward's.
 //
-//     by tensor cores   G + Gᵀ are the rows of a product, 16 vectors, whose places among the pairs a lane knows; T's columns
-//                       are its columns, 16 at a time: which of them is which column of a product is as it likes, so that a
-//                       lane gets four that lie together.
+//     by tensor cores   G + Gᵀ are the rows of a product, 16 vectors, whose places among the pairs a lane knows; T's
+//                       columns are its columns, 16 at a time, in an order by which a lane gets four that lie together.
 //     by FFMA           a lane has 4 vectors × 4 columns.
 #pragma once
 
@@ -212,7 +211,7 @@ cudaError_t launch_rows_of_gradients(const Call<T>& call, const T* grad, T* grad
     return launch_rows(kernel, call, layout, device, limits, stream, grad, grad_dense, grad_sparse);
 }
 
-// grad [batch, width], grad_dense [batch, columns], grad_sparse [batch, features, columns]; of the last two one may be null.
+// grad [batch, width]; grad_dense [batch, columns], grad_sparse [batch, features, columns], of which one may be null.
 template <class T>
 cudaError_t launch_backward(const Call<T>& call, bool tf32, const T* grad, T* grad_dense, T* grad_sparse,
                             cudaStream_t stream, const Limits& limits = {}) {
@@ -222,15 +221,16 @@ cudaError_t launch_backward(const Call<T>& call, bool tf32, const T* grad, T* gr
         Device device;
         cudaError_t error = this_device(device);
         bool fits = error != cudaSuccess;
-        auto go = [&](auto launch_rows_of) {
-            if (!fits && !limits.plain) error = launch_rows_of(call, grad, grad_dense, grad_sparse, device, limits, stream, fits);
+        auto go = [&](auto launch_on) {
+            if (fits || limits.plain) return;
+            error = launch_on(call, grad, grad_dense, grad_sparse, device, limits, stream, fits);
         };
         if (sizeof(T) == 2 || tf32) go(launch_rows_of_gradients<T, true>);
         if constexpr (sizeof(T) == 4) go(launch_rows_of_gradients<T, false>);
         if (fits) return error;
     }
-    return launch_kernel(plain_backward<T>, plain_grid(elements), dim3(plain_threads), 0, stream, call, grad, grad_dense,
-                         grad_sparse);
+    const dim3 grid = plain_grid(elements);
+    return launch_kernel(plain_backward<T>, grid, dim3(plain_threads), 0, stream, call, grad, grad_dense, grad_sparse);
 }
 #endif
 

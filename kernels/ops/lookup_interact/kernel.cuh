@@ -2,17 +2,17 @@
 //
 // embedding_bags and dot_interaction in one kernel: the vectors, [B, F, D], are never in memory.
 //
-// Bytes: the rows that ids name, the ids, dense and out, once each. Two kernels write B F D elements besides, and read them
-// again. FLOPs: a multiplication and an addition for each column of F (F + 1) / 2 pairs.
+// Bytes: the rows that ids name, the ids, dense and out, once each. Two kernels write B F D elements besides, and read
+// them again. FLOPs: a multiplication and an addition for each column of F (F + 1) / 2 pairs.
 //
-// A warp takes a row of the batch at a time. When its pairs are computed, the next row's vectors are asked for, and they
-// come while the pairs are written. With the other warps of its multiprocessor that fills the memory: a second place for
-// vectors gained nothing (on an H200, 65536 rows of 26 tables of 16 columns: 49.3 µs with it, 49.5 without).
+// A warp takes a row of the batch at a time. When its pairs are computed, the next row's vectors are asked for: they
+// come while the pairs are written. With the other warps of its multiprocessor that fills the memory. A second place
+// for vectors gained a sketch of this kernel nothing (on an H200, 65536 rows of 26 × 16: 49.3 µs with it, 49.5 without).
 //
-//     by tensor cores   vectors are both operands of T Tᵀ, 16 by 8 pairs a step; of those above the diagonal few are computed.
-//                       What a lane holds of a vector may be any of its columns, the same ones of all vectors: 16 bytes that
-//                       lie together, or 8 of a vector of 32 bytes.
-//     by FFMA           a lane has 4 × 4 pairs: with G = (F + 1) / 4, rounded up, vectors a, a + G, … against b, b + G, ….
+//     by tensor cores   vectors are both operands of T Tᵀ, 16 by 8 pairs a step; few of those above the diagonal are
+//                       computed. What a lane holds of a vector may be any of its columns, the same ones of all
+//                       vectors: 16 bytes that lie together, or 8 of a vector of 32 bytes.
+//     by FFMA           a lane has 4 × 4 pairs: with G = (F + 1) / 4, rounded up, vectors a, a + G, … and b, b + G, …
 #pragma once
 
 #include "device/tensor_core.cuh"

@@ -1,5 +1,5 @@
-// How a warp brings the vectors of a row on chip: t_0, a row of dense, and of each feature the sum of the rows that its bag
-// names. What is looked up, and where, is embedding_bags': its tables, its bags, its reports.
+// How a warp brings the vectors of a row on chip: t_0, a row of dense, and of each feature the sum of the rows that its
+// bag names. What is looked up, and where, is embedding_bags': its tables, its bags, its reports.
 //
 // Lane v knows where vector v begins, and all lanes copy: neighbouring ones neighbouring 16 bytes, by cp.async, which
 // takes no register and goes on while the warp does something else. Bags of several ids are added up in registers.
@@ -41,8 +41,8 @@ struct Call {
 // How many vectors have a place on chip. Those that a row has not are zeros there, so that nobody asks which these are.
 __host__ __device__ inline int places_of(int vectors) { return vectors > 16 ? 32 : 16; }
 
-// Elements from vector to vector. Operands of tensor cores are read 8 lanes at a time, 64 bytes of two vectors: so these
-// begin an odd number of 64 bytes apart. Others are read 16 bytes of seven vectors at a time, an odd number of 16 apart.
+// Elements from vector to vector. Operands of tensor cores are read 8 lanes at a time, 64 bytes of two vectors: these
+// begin an odd number of 64 bytes apart. Others are read 16 bytes of seven vectors at a time: an odd number of 16.
 template <class T>
 __host__ __device__ constexpr int stride_of(int columns, bool tensor_cores) {
     const int bytes = columns * int(sizeof(T));
@@ -84,7 +84,7 @@ struct Row {
         if (has_bags || !is_looked_up() || row >= call.bags.batch) return 0;
         return call.bags.indices[row * features + lane - 1];
     }
-    // Begins to bring the row's vectors. They are there behind a wait() of the warp, which must have read the last row's.
+    // Begins to bring the row's vectors. They are there behind a wait() of the warp, which has read the last row's.
     __device__ void begin(long long row, long long id) {
         if (row >= call.bags.batch) return;
         if constexpr (has_bags)
@@ -98,8 +98,8 @@ struct Row {
     }
 
 private:
-    // give(v, column, is_there) for each 16 bytes of the vectors' places; all lanes come together, and those that have none
-    // with is_there false.
+    // give(v, column, is_there) for each 16 bytes of the vectors' places; all lanes come together, and those that have
+    // none with is_there false.
     template <class Give>
     __device__ void each_part(Give give) const {
         if constexpr (fixed != 0) {
@@ -175,8 +175,9 @@ struct Limits {
     bool plain = false;  // the plain kernels alone
 };
 
-// Blocks of a multiprocessor. More than run at once, so that a multiprocessor that is done early takes another: on an H200
-// 65,536 rows of 16 columns took 49.3 µs by twice as many as run at once, 50.0 by as many, 57 by one for each 8 rows.
+// Blocks of a multiprocessor. More than run at once, so that a multiprocessor that is done early takes another: 65536
+// rows of 16 columns took a sketch of the forward on an H200 49.3 µs by twice as many warps as run at once, 50.0 by as
+// many, and 57 by a warp for each row.
 constexpr int blocks_of_multiprocessor = 16;
 
 struct Device {
@@ -208,8 +209,9 @@ Layout layout_of(const Call<T>& call, bool tensor_cores, long long staged, bool 
     const long long bytes = call.columns * (long long)sizeof(T), vectors = call.bags.features + 1;
     const Layout none = {0, false, Columns<unsigned>(1)};
     // By FFMA a lane has 4 × 4 pairs: those of 28 vectors are 28 lanes'.
-    if (vectors < 2 || vectors > (tensor_cores ? most_vectors : 28) || bytes == 0 || bytes % 16 || bytes > 1 << 16 ||
-        staged > 1 << 16 || !aligned(call.rows, call.dense) || (tensor_cores && !device.tensor_cores))
+    const long long most = tensor_cores ? most_vectors : 28;
+    if (vectors < 2 || vectors > most || bytes == 0 || bytes % 16 || bytes > 1 << 16 || staged > 1 << 16 ||
+        !aligned(call.rows, call.dense) || (tensor_cores && !device.tensor_cores))
         return none;
     const int of_vectors = places_of(int(vectors)) * stride_of<T>(int(call.columns), tensor_cores);
     const int elements = (of_vectors + int(staged) + width - 1) / width * width;
@@ -226,8 +228,8 @@ cudaError_t launch_rows(void (*kernel)(Parameters...), const Call<T>& call, cons
         if (cudaError_t error = set_shared_memory_limit(kernel, shared); error != cudaSuccess) return error;
     const long long all = (call.bags.batch + warps - 1) / warps;
     const long long most = limits.blocks ? limits.blocks : 1LL * blocks_of_multiprocessor * device.multiprocessors;
-    return launch_kernel_early(kernel, dim3(unsigned(all < most ? all : most)), dim3(threads), shared, stream, call, layout,
-                               arguments...);
+    const dim3 grid(unsigned(all < most ? all : most));
+    return launch_kernel_early(kernel, grid, dim3(threads), shared, stream, call, layout, arguments...);
 }
 #endif
 

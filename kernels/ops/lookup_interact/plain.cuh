@@ -1,5 +1,5 @@
-// Look-ups and interaction written down: a thread computes one element, and looks up what it is made of. For what does not
-// fit a warp's memory or its lanes, vectors that are no whole 16 bytes, and float64.
+// Look-ups and interaction written down: a thread computes one element, and looks up what it is made of. For what does
+// not fit a warp's memory or its lanes, vectors that are no whole 16 bytes, and float64.
 #pragma once
 
 #include "ops/lookup_interact/look_up.cuh"
@@ -26,8 +26,10 @@ template <class T>
 __device__ inline void tell(const Call<T>& call, long long row, long long feature) {
     const Range table = call.tables.of(feature);
     const Bags::Bag bag = call.bag(row, feature, true);
-    for (long long p = bag.begin; p < bag.end; ++p)
-        if (const long long id = call.bags.indices[p]; !call.tables.find(id, table).inside) call.tables.tell(id, feature, p);
+    for (long long p = bag.begin; p < bag.end; ++p) {
+        const long long id = call.bags.indices[p];
+        if (!call.tables.find(id, table).inside) call.tables.tell(id, feature, p);
+    }
 }
 
 template <class T>

@@ -89,12 +89,14 @@ struct Case {
             for (long long v = 0; v <= way.features; ++v)
                 for (long long d = 0; d < shape.columns; ++d) {
                     double value = 0, size = 0;
-                    if (v == 0) value = testing::to_double(dense[size_t(row * shape.columns + d)]), size = std::fabs(value);
-                    else
+                    if (v == 0) {
+                        value = testing::to_double(dense[size_t(row * shape.columns + d)]), size = std::fabs(value);
+                    } else {
                         for (long long named : ids.named(row, v - 1, shape.rows, way)) {
                             const double term = testing::to_double(tables[size_t(named * shape.columns + d)]);
                             value += term, size += std::fabs(term);
                         }
+                    }
                     values.push_back(value), sizes.push_back(size);
                 }
             add_row(values, sizes, rounding);
@@ -149,8 +151,8 @@ struct OnDevice {
     op::Call<T> call;
 
     OnDevice(const Shape& shape, const Way& way, const Ids& ids, const Case<T>& c)
-        : dense(c.dense, shape.off(the_dense)), tables(c.tables, shape.off(the_tables)), first(ids.first), wide(ids.ids),
-          wide_offsets(ids.offsets), narrow(std::vector<int>(ids.ids.begin(), ids.ids.end())),
+        : dense(c.dense, shape.off(the_dense)), tables(c.tables, shape.off(the_tables)), first(ids.first),
+          wide(ids.ids), wide_offsets(ids.offsets), narrow(std::vector<int>(ids.ids.begin(), ids.ids.end())),
           narrow_offsets(std::vector<int>(ids.offsets.begin(), ids.offsets.end())), told(report_size) {
         told.write({0, 0, 0, 0, 0, 0});
         auto integers = [&](const Buffer<int>& narrow, const Buffer<long long>& wide) {
@@ -173,7 +175,8 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
     OnDevice<T> on(shape, way, ids, c);
     Buffer<T> out(shape.rows * way.width(shape.columns), shape.off(the_out));
     const std::string how = limits.plain ? ", plain" : limits.blocks ? ", few blocks" : "";
-    report.check<T>(shape, way.name(), "forward" + how, double(on.dense.bytes() + out.bytes()), {{"out", out, c.out}}, [&] {
+    double bytes = double(on.dense.bytes() + out.bytes());
+    report.check<T>(shape, way.name(), "forward" + how, bytes, {{"out", out, c.out}}, [&] {
         return functions.launch(on.call, way.tf32, out.get(), cudaStream_t{}, limits);
     });
     Buffer<T> grad(c.grad, shape.off(the_grad)), grad_dense(shape.elements(), shape.off(the_grad_dense));
@@ -183,7 +186,8 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
         std::vector<Output> outputs;
         if (of_dense) outputs.emplace_back("grad_dense", grad_dense, c.grad_dense);
         if (of_sparse) outputs.emplace_back("grad_sparse", grad_sparse, c.grad_sparse);
-        report.check<T>(shape, way.name(), direction + how, double(grad.bytes() + 2 * grad_sparse.bytes()), outputs, [&] {
+        bytes = double(grad.bytes() + 2 * grad_sparse.bytes());
+        report.check<T>(shape, way.name(), direction + how, bytes, outputs, [&] {
             return functions.launch_backward(on.call, way.tf32, grad.get(), of_dense ? grad_dense.get() : nullptr,
                                              of_sparse ? grad_sparse.get() : nullptr, cudaStream_t{}, limits);
         });
