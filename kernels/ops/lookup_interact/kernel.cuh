@@ -135,8 +135,7 @@ __global__ void __launch_bounds__(threads, tensor_cores ? 8 : 6)
         } else {
 #pragma unroll 1
             for (int c = lane; c < width; c += 32) to[c] = own.staged[c];
-        }
-        __syncwarp();  // the next row's pairs take this one's place
+        }  // the next row's pairs take this one's place behind its wait()
     }
 }
 
