@@ -79,6 +79,16 @@ CUDA_KERNELS = {
         "ops/dot_interaction/kernel.cuh",
         "dot_interaction::bulk_forward<16, 2, false>(const float*, const float*, float*, dot_interaction::BulkShape)",
     ),
+    "lookup_interact": (
+        "ops/lookup_interact/kernel.cuh",
+        "lookup_interact::forward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>, "
+        "const __grid_constant__ lookup_interact::Layout, float*)",
+    ),
+    "lookup_interact_gradients": (
+        "ops/lookup_interact/backward.cuh",
+        "lookup_interact::backward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>,"
+        " const __grid_constant__ lookup_interact::Layout, const float*, float*, float*)",
+    ),
 }
 
 

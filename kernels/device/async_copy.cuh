@@ -31,6 +31,16 @@ public:
         begin(static_cast<Bytes<16>*>(to), static_cast<const Bytes<16>*>(there ? from : zeros));
 #endif
     }
+    // The same through the L1 cache: for rows of tables, of which some are read again and again.
+    __device__ void copy_through_l1(void* to, const void* from, bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))),
+                     "l"(from), "r"(there ? 16 : 0)
+                     : "memory");
+#else
+        copy(to, from, there);
+#endif
+    }
     // One number: four bytes, which may lie anywhere.
     __device__ void copy(float* to, const float* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -1,0 +1,140 @@
+"""What is measured of look-ups and interaction in one: `python -m kernels.measure bench lookup_interact`.
+
+26 tables of Criteo's Kaggle data, one id each, and rows filled up to multiples of 8. The peers are our two kernels, in
+full float32, and PyTorch's operators, whose products are in the cell's precision.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import kernels
+
+from ...inductor import together
+from ...measure.cells import Cell, implementations, in_precision
+from ...measure.judge import AtMost, NeverSlower
+from ..dot_interaction import eager as interaction
+from ..dot_interaction.op import OP as INTERACTION
+from ..embedding_bags.bench import CAPPED, FEATURES, HEIGHTS
+from . import eager
+from .spec import SPECS
+
+OP = "lookup_interact"
+PAD_TO = 8
+SHOWN = {"rows": 65536, "columns": 16}
+OURS = ("cuda",)
+TWO = "our two kernels"
+NAMES = ("eager", "torch.compile", TWO, "cuda")
+TARGETS = (
+    AtMost(1.1, TWO, "gradients", OURS),
+    AtMost(0.75, TWO, "bandwidth", OURS), NeverSlower(TWO, OURS), NeverSlower("torch.compile", OURS),
+    NeverSlower(TWO, OURS, "wide"), NeverSlower("torch.compile", OURS, "wide"), NeverSlower("eager", ("auto",), "auto"),
+)  # fmt: skip
+
+
+def _two(dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None) -> Tensor:
+    return kernels.dot_interaction(dense, kernels.embedding_bags(tables, row_offsets, indices, offsets), PAD_TO)
+
+
+def _peer(heights: tuple[int, ...], precision: str, options: dict | None) -> Callable:
+    """Table by table and as a product, as one would write it; options: of torch.compile, None: not compiled."""
+    pairs = interaction.pairs(FEATURES, torch.device("cuda"))
+
+    def interact(dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None) -> Tensor:
+        parts = tables.split(heights)
+        vectors = torch.stack([F.embedding(indices[:, f], part) for f, part in enumerate(parts)], dim=1)
+        return interaction.interact(dense, vectors, pairs, PAD_TO)
+
+    compiled = interact if options is None else torch.compile(interact, dynamic=False, options=options or None)
+    return in_precision(precision)(compiled)
+
+
+def _offsets(heights: tuple[int, ...], like: Tensor) -> Tensor:
+    return torch.tensor([0, *heights], device=like.device).cumsum(0)
+
+
+def _cell(
+    part: str, rows: int, columns: int, dtype: str, precision: str, names: tuple[str, ...] = NAMES,
+    heights: tuple[int, ...] = HEIGHTS, **more,
+) -> Cell:
+    def shared(draw: Callable) -> tuple[Tensor, ...]:
+        tables = draw(sum(heights), columns)
+        return tables, _offsets(heights, tables)
+
+    def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor | None, ...]:
+        indices = torch.stack([ids(rows, below=height) for height in heights], dim=1)
+        return draw(rows, columns), tables, row_offsets, indices, None
+
+    def forward_bytes(dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: None) -> int:
+        return eager.forward_bytes(dense, tables, row_offsets, indices, PAD_TO)
+
+    options = PAD_TO, precision
+    built = {
+        "eager": functools.partial(_peer, heights, precision, None),
+        "torch.compile": functools.partial(_peer, heights, precision, {}),
+        TWO: lambda: _two, **implementations(OP, options, ("auto", *OURS)),
+    }  # fmt: skip
+    if any(name.startswith("torch.compile, ") for name in names):  # to ask for settings imports Triton
+        for setting, of_setting in together().items():
+            built[f"torch.compile, {setting}"] = functools.partial(_peer, heights, precision, of_setting)
+    smaller = functools.partial(_cell, part, rows, columns, dtype, precision, names, CAPPED, **more)
+    kind = "all rows" if heights == HEIGHTS else f"at most {max(heights):,} rows a table"
+    return Cell(
+        OP, part, "functional",
+        {"rows": rows, "features": FEATURES, "columns": columns, "dtype": dtype, "ids": "uniform", "tables": kind,
+         "precision": precision},
+        shared=shared,
+        inputs=inputs,
+        implementations={name: built[name] for name in names},
+        options=options,
+        bytes=forward_bytes,
+        flops=interaction.forward_flops(rows, FEATURES, columns),
+        smaller=lambda: smaller() if heights != CAPPED else None,
+        **more,
+    )  # fmt: skip
+
+
+def _gradients(rows: int, columns: int, dtype: str, precision: str, heights: tuple[int, ...] = HEIGHTS) -> Cell:
+    """The vectors' gradients, beside dot_interaction's of vectors that were kept."""
+    forward = _cell("gradients", rows, columns, dtype, precision, (), heights)
+    kept: dict[int, Tensor] = {}  # of each set, by the place of its ids in memory
+
+    def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor | None, ...]:
+        of_forward = forward.inputs(draw, ids, tables, row_offsets)
+        indices = of_forward[3]
+        kept[indices.data_ptr()] = kernels.embedding_bags(tables, row_offsets, indices)
+        return draw(rows, eager.width(FEATURES, columns, PAD_TO)), *of_forward
+
+    def two(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, _: None) -> list[Tensor]:
+        return INTERACTION.overload("cuda", "backward")(grad, dense, kept[indices.data_ptr()], PAD_TO, [True, True])
+
+    def moved(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, _: None) -> int:
+        return eager.gradient_bytes(dense, tables, row_offsets, indices, PAD_TO)
+
+    return replace(
+        forward, inputs=inputs, options=(precision,), bytes=moved, flops=2 * forward.flops,
+        implementations={TWO: lambda: two, **implementations("lookup_interact_gradients", (precision,), OURS)},
+        smaller=lambda: _gradients(rows, columns, dtype, precision, CAPPED) if heights != CAPPED else None,
+        spec=SPECS["lookup_interact_gradients"],
+    )
+
+
+def cells(quick: bool = False) -> Iterator[Cell]:
+    """Cells by part: 16 columns against the two kernels, wider vectors, the gradients, what auto is."""
+    ours = tuple(name for name in NAMES if name != "torch.compile")
+    for rows in (65536,) if quick else (65536, 2048):
+        set_best = () if quick else tuple(f"torch.compile, {setting}" for setting in together())
+        yield _cell("bandwidth", rows, 16, "float32", "tf32", (*(ours if quick else NAMES), *set_best))
+        for dtype, precision in () if quick else (("float32", "ieee"), ("bfloat16", "ieee")):
+            yield _cell("bandwidth", rows, 16, dtype, precision, ours)
+        for columns in (64,) if quick else (64, 128):
+            yield _cell("wide", rows, columns, "float32", "tf32", ours if quick else NAMES, CAPPED)
+        for dtype, precision in (("float32", "tf32"), ("bfloat16", "ieee")):
+            yield _gradients(rows, 16, dtype, precision)
+    yield _cell("auto", 2048, 16, "float32", "tf32", ("eager", "auto"), CAPPED, waits=True)

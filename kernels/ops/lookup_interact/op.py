@@ -1,0 +1,201 @@
+"""lookup_interact, lookup_interact_gradients: the declarations, and the public functions.
+
+They are embedding_bags and dot_interaction in one kernel, forward and backward. A dense gradient of the tables takes
+embedding_bags' way from the vectors' gradients on: embedding_bags_sort, and its backward's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...dispatch.op import Op, Prepared, like
+from ..embedding_bags import reported
+from ..embedding_bags_sort.op import beside, embedding_bags_sort
+from . import eager
+
+
+def check(
+    op: str, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, pad_to: int,
+    precision: str,
+) -> None:
+    """Raise unless there are bags, and pad_to is positive."""
+    _check_bags(op, indices, offsets)
+    if pad_to < 1:
+        raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
+
+
+def check_gradients(
+    op: str, grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None,
+    precision: str,
+) -> None:
+    """Raise unless there are bags, and grad is as wide as they make it."""
+    _check_bags(op, indices, offsets)
+    least = eager.width(row_offsets.shape[0] - 1, dense.shape[1])
+    if grad.shape[1] < least:
+        raise ValueError(f"{op}: grad must have shape [B, {least}] or be wider, for dense; got {list(grad.shape)}")
+
+
+def _check_bags(op: str, indices: Tensor, offsets: Tensor | None) -> None:
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
+        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
+
+
+def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    (rows, columns), features = named["dense"].shape, named["row_offsets"].shape[0] - 1
+    return (rows, eager.width(features, columns, named["pad_to"])), named["dense"].dtype
+
+
+def _vectors(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    rows, columns = named["dense"].shape
+    return (rows, named["row_offsets"].shape[0] - 1, columns), named["dense"].dtype
+
+
+def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
+    indices, row_offsets = named["indices"], named["row_offsets"]
+    if not named["needs"][1]:  # of the tables
+        return [indices.new_empty(0, dtype=torch.int32)] * 4
+    return embedding_bags_sort(
+        indices, row_offsets, named["offsets"], named["tables"].shape[0], backend=beside(backend, indices)
+    )
+
+
+MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
+
+
+def _auto(dense: Tensor, row_offsets: Tensor, precision: str) -> str:
+    """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
+    columns, features = dense.shape[1], row_offsets.shape[0] - 1
+    most = 31 if dense.itemsize == 2 or precision == "tf32" else 27
+    fits = 0 < features <= most and columns and dense.itemsize < 8 and columns * dense.itemsize <= MOST_BYTES
+    return "cuda" if fits and columns * dense.itemsize % 16 == 0 else "eager"
+
+
+def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
+    """Of lookup_interact."""
+    return _auto(dense, row_offsets, others[-1])
+
+
+def auto_of_gradients(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
+    """Of lookup_interact_gradients."""
+    return _auto(dense, row_offsets, others[-1])
+
+
+LOOKED_UP = (
+    "dense [B, D]: {dense}; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
+    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32"
+)
+HINTS = {"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"}
+OP = Op(
+    "lookup_interact",
+    "(Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, int pad_to, str precision)"
+    " -> (Tensor out, Report report)",
+    shapes=LOOKED_UP.format(dense="floating"),
+    hints=HINTS,
+    eager=eager.lookup_interact,
+    check=check,
+    outputs={"out": _output},
+    saves=("dense", "tables", "row_offsets", "indices", "offsets"),
+    gradients={"dense": like("dense"), "tables": like("tables")},
+    backends=("cuda",),
+    auto=auto,
+    prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
+    package=__package__,
+)
+GRADIENTS = Op(
+    "lookup_interact_gradients",
+    "(Tensor grad, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision)"
+    " -> (Tensor grad_dense, Tensor grad_sparse)",
+    shapes=f"grad [B, W]: floating; {LOOKED_UP.format(dense='grad')}",
+    hints=HINTS,
+    eager=eager.lookup_interact_gradients,
+    check=check_gradients,
+    outputs={"grad_dense": like("dense"), "grad_sparse": _vectors},
+    backends=("cuda",),
+    auto=auto_of_gradients,
+    package=__package__,
+)
+OPS = (OP, GRADIENTS)
+
+
+def lookup_interact(
+    dense: Tensor,
+    tables: Tensor,
+    row_offsets: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    pad_to: int = 1,
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """Look-ups in F tables and DLRM's pairwise interaction (arXiv:1906.00091) in one launch → [B, W], contiguous.
+
+    It is dot_interaction(dense, embedding_bags(tables, row_offsets, indices, offsets), pad_to), of which the vectors,
+    [B, F, D], are never in memory: the row is t_0, then t_i · t_j for i = 1 … F and j = 0 … i - 1, then zeros up to
+    W = D + F (F + 1) / 2 rounded up to a multiple of pad_to, with t_0 the row of dense and t_f the sum of the rows of
+    table f that the row's bag names.
+
+    Args:
+        dense: [B, D], float32, float16, bfloat16 or float64.
+        tables: [R, D], the tables one behind the other, of dense's dtype.
+        row_offsets: int64 [F + 1], rising from 0 to at most R: table f is tables[row_offsets[f] : row_offsets[f + 1]].
+        indices: int32 or int64 ids, of their tables. Without offsets [B, F], one id a bag; with offsets [N].
+        offsets: int32 or int64 [F B + 1], 0 first, N last: bag f B + b, feature f of row b, is
+            indices[offsets[f B + b] : offsets[f B + b + 1]]; an empty bag gives zeros.
+        pad_to: so that a following matrix product finds aligned rows: 4 for float32, 8 for half precision.
+        precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them vectors
+            are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
+            cores, where there are some, and are added up in float32.
+        backend: "cuda", "eager", or "auto": for a CUDA tensor CUDA where a warp holds a row's vectors, else eager.
+
+    A warp holds a row of up to 31 tables (27 in full float32), whose vectors are a multiple of 16 bytes, up to 512, and
+    aligned. What does not fit, and float64, a plain kernel computes: `embedding_bags` and `dot_interaction` are faster.
+
+    An id that its table does not have, and bad offsets, raise as in `embedding_bags`, and in its name: at once for
+    tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in
+    `check_ids`. The id's row counts as zeros, and nothing is read outside of a tensor. Every run gives the same bits.
+
+    Differentiable once, in reverse mode, with respect to dense and tables, which may not be written to between forward
+    and backward: vectors are looked up again there. The tables' gradient is dense, as large as the tables, and of less
+    than 2^31 ids, as `embedding_bags` gives it; with it the vectors' gradient, [B, F, D], is in memory for a moment.
+    Where an update takes that itself, `lookup_interact_gradients` gives it.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
+        IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks.
+    """
+    return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision))
+
+
+def lookup_interact_gradients(
+    grad: Tensor,
+    dense: Tensor,
+    tables: Tensor,
+    row_offsets: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The gradients of lookup_interact's vectors, which are looked up again → grad_dense [B, D], grad_sparse [B, F, D].
+
+    grad_sparse is that of the looked-up vectors, contiguous: `embedding_bags_sgd_` and its like take it as grad, with
+    the same row_offsets, indices and offsets. So the vectors' gradient is in memory, while the vectors are not.
+
+    Args:
+        grad: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
+        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad's dtype. tf32
+            rounds grad too.
+
+    An id that its table does not have counts as zeros, and bad offsets are clamped to what can be read: the forward
+    reports them. Every run gives the same bits. It has no gradient itself.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend.
+        RuntimeError: a backend this machine lacks.
+    """
+    return GRADIENTS.call(backend, grad, dense, tables, row_offsets, indices, offsets, precision)
