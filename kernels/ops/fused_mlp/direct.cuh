@@ -532,21 +532,29 @@ struct Packed {
     Widths widths;
 };
 template <class T>
-cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments, cudaStream_t stream) {
-    constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
+LayersToFragments<T> layers_of(std::initializer_list<Packed<T>> mlps, T* fragments) {
     LayersToFragments<T> all = {};
     all.fragments = fragments;
-    long long blocks = 1;
     for (const Packed<T>& mlp : mlps) {
         const T* next = mlp.packed;
         for (int l = 0; l < mlp.widths.count; ++l) {
             const int own = int(all.count++), inputs = mlp.widths.width[l], outputs = mlp.widths.width[l + 1];
             const long long stride = round_up(inputs, 16), rows = round_up(outputs, 16);
-            if (rows * stride * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
             all.weights[own] = next, all.biases[own] = next + rows * stride, next += rows * (stride + 1);
             all.strides[own] = stride, all.inputs[own] = inputs, all.outputs[own] = outputs;
-            blocks = std::max(blocks, rows * stride / of_block);
         }
+    }
+    return all;
+}
+template <class T>
+cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments, cudaStream_t stream) {
+    constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
+    const LayersToFragments<T> all = layers_of(mlps, fragments);
+    long long blocks = 1;
+    for (int l = 0; l < all.count; ++l) {
+        const long long elements = round_up(all.outputs[l], 16) * all.strides[l];
+        if (elements * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
+        blocks = std::max(blocks, elements / of_block);
     }
     return launch_kernel(fragments_of_layers<T>, dim3(unsigned(blocks), unsigned(all.count)), dim3(block_threads), 0, stream, all);
 }
