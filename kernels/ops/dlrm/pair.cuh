@@ -23,6 +23,7 @@ struct PairBlock : BlockThread {
     static constexpr PairLayer layer = net.layers[l];
     static constexpr int size = int(sizeof(T)), of_panel = panel_row / size, stages = Net::stages;
     static constexpr int half_bytes = fused_mlp::half_bytes, fragment_bytes = fused_mlp::fragment_bytes;
+    static_assert((layer<1>.from | layer<2>.from | layer<4>.from | layer<5>.from | net.ring) % panel_alignment == 0);
 
     using Own = Vectors<T, pair_rows, pair_own_rows, most, 1>;
     using Sums = float[4][4];  // of each eight rows
@@ -201,11 +202,9 @@ struct PairBlock : BlockThread {
         });
     }
     // A layer that is cut by inputs, but for the sum over both blocks: this block's sums to the block that has the row.
-    // There they lie [block][number of the row][output], by permuted outputs, as four rows are written at a time.
-    template <int l>
-    __device__ float& received(int block, int i, int output) const {
-        const int place = (block * pair_own_rows + i) * layer<l>.outputs + (output ^ i % 4 * 8);
-        return reinterpret_cast<float*>(memory + layer<l>.received)[place];
+    // There they lie [number of the row][output], by permuted outputs, as four rows are written at a time.
+    __device__ float& sum_at(int place, int outputs, int i, int output) const {
+        return reinterpret_cast<float*>(memory + place)[i * outputs + (output ^ i % 4 * 8)];
     }
     template <int l>
     __device__ void run_inputs() {
@@ -213,16 +212,16 @@ struct PairBlock : BlockThread {
         run_panels<l>([&](int eight, const float (&sums)[4]) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                float& place = received<l>(cluster.rank, 4 * eight + t, output<l>(e));
-                if (e % 2 == cluster.rank) place = sums[e];
-                else cluster.store(&place, e % 2, sums[e]);
+                const int i = 4 * eight + t, other = 1 - cluster.rank;
+                if (e % 2 == other) cluster.store(&sum_at(layer<l>.received, layer<l>.outputs, i, output<l>(e)), other, sums[e]);
+                else sum_at(layer<l>.own_sums, layer<l>.outputs, i, output<l>(e)) = sums[e];
             }
         });
         cluster.arrive();
     }
     template <int l>
     __device__ float sum_of_blocks(int i, int output) const {
-        return received<l>(0, i, output) + received<l>(1, i, output);
+        return sum_at(layer<l>.own_sums, layer<l>.outputs, i, output) + sum_at(layer<l>.received, layer<l>.outputs, i, output);
     }
     // Layer 3, of the own rows: 16 outputs of eight rows a warp, by sums of a part of k.
     __device__ void run_fourth() const {
@@ -420,9 +419,15 @@ struct PairWeights {
         const int panel = warpgroup / product.columns * product.steps + step - product.first;
         const int k = (product.by_inputs ? block * product.inputs : 0) + (panel * panel_row + byte) / size;
         Pack<T, width> piece = {};
-        if (panel < product.panels)
+        if (panel >= product.panels || k >= layer<l>.inputs) return piece;
+        const T* const from = all.weights[l];
+        if (layer<l>.inputs % width == 0 && all.strides[l] % width == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0)
+            piece = load<width>(from + (first + row) * all.strides[l] + k);
+        else
 #pragma unroll
-            for (int e = 0; e < width; ++e) piece.element[e] = fused_mlp::as_input<T, true>(weight<l>(first + row, k + e));
+            for (int e = 0; e < width; ++e) piece.element[e] = weight<l>(first + row, k + e);
+#pragma unroll
+        for (int e = 0; e < width; ++e) piece.element[e] = fused_mlp::as_input<T, true>(piece.element[e]);
         return piece;
     }
     __device__ Pack<T, width> panel_piece(int i) const {

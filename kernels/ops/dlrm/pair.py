@@ -85,19 +85,22 @@ class Pairs(Tiles):
 
     @property
     def shared_bytes(self) -> int:
-        """What is between the layers, in places that serve several by turns; the rings; vectors; x, or layer 3's
-        inputs; what is kept; the arguments; the rings' barriers."""
+        """What is between the layers, in places that serve several by turns; the rings; vectors, and then the other
+        block's sums of layer 5; its sums of layer 2; x, and then layer 3's inputs; what is kept; the arguments; the
+        rings' barriers."""
         (second, third, fifth, sixth), size = map(self._product, (1, 2, 4, 5)), self.dtype.itemsize
-        of_blocks = {layer: 4 * ROWS * self.shape.layers[layer][1] for layer in (2, 5)}
-        bottom = max(self._panels(second.inputs), second.sums_bytes, third.sums_bytes) + self._panels(third.inputs)
-        top = max(self._panels(fifth.inputs), fifth.sums_bytes, sixth.sums_bytes) + of_blocks[5]
-        between = max(bottom, top) + max(self._panels(sixth.inputs), of_blocks[2])
+        of_block = {layer: 4 * OWN_ROWS * self.shape.layers[layer][1] for layer in (2, 5)}
+        given = self._panels(fifth.inputs)
+        bottom = max(self._panels(second.inputs), max(second.sums_bytes, third.sums_bytes, given) + of_block[2])
+        top = max(given, max(fifth.sums_bytes, sixth.sums_bytes) + of_block[5])
+        between = max(bottom + self._panels(third.inputs), top + self._panels(sixth.inputs))
         vector = self.shape.width * size
         vectors = OWN_ROWS * self.shape.vectors * (vector if vector % SLOT_BYTES else vector + APART)
         first, fourth = (self._slots(self.shape.layers[layer][0]) * SLOT_BYTES + APART for layer in (0, 3))
         parts = (
-            self.stages * WARPGROUPS * WEIGHTS_PANEL, vectors, max(ROWS * first, OWN_ROWS * fourth), self._kept,
-            8 * (7 + 6 * self.shape.features), 16 * self.stages * WARPGROUPS,
+            self.stages * WARPGROUPS * WEIGHTS_PANEL, max(vectors, of_block[5]), of_block[2],
+            max(ROWS * first, OWN_ROWS * fourth), self._kept, 8 * (7 + 6 * self.shape.features),
+            16 * self.stages * WARPGROUPS,
         )  # fmt: skip
         return between + sum(cdiv(part, SLOT_BYTES) * SLOT_BYTES for part in parts)
 

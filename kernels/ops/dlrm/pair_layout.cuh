@@ -40,8 +40,9 @@ struct PairLayer {
     PairProduct product;      // if its weights come as panels; else its fragments:
     int halves, slots, jobs;  // pieces of 64 and of 128 bytes of k; 16 outputs each
     int bias;                 // among what is kept, in elements
-    // On chip, in bytes: what it reads, from where on, and how far rows are apart if they are no panels; sums of blocks.
-    int from, from_row, received;
+    // On chip, in bytes: what it reads, from where on, and how far rows are apart if they are no panels; sums of this block
+    // and of the other one, for the own rows.
+    int from, from_row, own_sums, received;
 };
 
 struct PairLayout {
@@ -87,17 +88,18 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
     net.last_weights = kept, kept += int(fused_mlp::round_up(layers[6].inputs, 16));
     net.elements = net.kept + kept;
 
-    // Panels of inputs. Each of these is written when what lies in its place has been read: sums of warpgroups and then what
-    // the top MLP reads lie where layer 1's inputs were; layer 2's sums of blocks where layer 5 reads. Layer 5's sums of
-    // blocks come while the other block may still be at layer 4.
+    // What layers read in panels, and sums, lie where what lay there has been read: in the bottom MLP layer 1's inputs, then
+    // sums of warpgroups and this block's own of layer 2; in the top MLP layer 4's inputs, then the same of layer 5. Half of
+    // layer 4's inputs come from the other block while layer 2's sums may still be read.
     auto panels = [&](int columns) { return divided(columns, of_panel) * inputs_panel; };
-    auto of_blocks = [&](int l) { return 4 * pair_rows * layers[l].outputs; };  // two blocks' sums, of half of the rows
+    auto of_block = [&](int l) { return 4 * pair_own_rows * layers[l].outputs; };
     auto of_warpgroups = [&](int l) { return layers[l].product.parts > 1 ? 4 * warpgroup_threads * warpgroups * 16 : 0; };
-    const int bottom_sums = larger(of_warpgroups(1), of_warpgroups(2)), top_sums = larger(of_warpgroups(4), of_warpgroups(5));
-    layers[2].from = larger(panels(layers[1].inputs), bottom_sums);
-    layers[5].received = larger(panels(layers[4].inputs), top_sums);
-    layers[5].from = layers[2].received = larger(layers[2].from + panels(layers[2].product.inputs), layers[5].received + of_blocks(5));
-    long long end = layers[5].from + larger(panels(layers[5].product.inputs), of_blocks(2));
+    const int fifth = panels(layers[4].inputs);
+    layers[2].own_sums = larger(larger(of_warpgroups(1), of_warpgroups(2)), fifth);
+    layers[2].from = larger(panels(layers[1].inputs), layers[2].own_sums + of_block(2));
+    layers[5].own_sums = larger(of_warpgroups(4), of_warpgroups(5));
+    layers[5].from = larger(fifth, layers[5].own_sums + of_block(5));
+    long long end = larger(layers[2].from + panels(layers[2].product.inputs), layers[5].from + panels(layers[5].product.inputs));
     auto take = [&](long long bytes) {
         const long long begin = end;
         end += fused_mlp::round_up(bytes, panel_row);
@@ -106,7 +108,8 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
     net.ring = take(1LL * stages * warpgroups * weights_panel);
     const int vector = model.bottom.width[pair_bottom] * size;
     net.vector = vector % panel_row ? vector : vector + fused_mlp::half_bytes, net.place_row = (model.tables + 1) * net.vector;
-    net.vectors = take(1LL * pair_own_rows * net.place_row);
+    net.vectors = layers[5].received = take(larger(pair_own_rows * net.place_row, of_block(5)));  // no vectors by then
+    layers[2].received = take(of_block(2));
     // Layer 3's inputs lie where x was. Rows are 64 bytes beyond a multiple of 128 apart, as in direct.cuh.
     for (int l : {0, 3}) layers[l].from_row = layers[l].slots * panel_row + fused_mlp::half_bytes;
     layers[0].from = layers[3].from = take(larger(pair_rows * layers[0].from_row, pair_own_rows * layers[3].from_row));
