@@ -36,11 +36,16 @@ struct PairBlock : BlockThread {
     AsyncCopies copies;
     long long first_row = 0;
     bool is_first = true;  // the first tile
-    int taken = 0, all_steps = 0;  // of the stream: so far, and of all this pair's tiles
+    // Of the stream: the panel that is asked for next, its step, and how many are left to be; the slot of the one that is
+    // taken next, and the parity of how often that slot was taken.
+    const char* next;
+    int step = 0, left = 0, slot = 0, parity = 0;
 
     __device__ explicit PairBlock(const Arguments<T, most>& of)
         : of(of), cluster(pair_blocks), memory(panel_memory()), tiles(int((of.net.rows + pair_rows - 1) / pair_rows)),
-          clusters(int(of.net.clusters)), warpgroup(thread / warpgroup_threads) {}
+          clusters(int(of.net.clusters)), warpgroup(thread / warpgroup_threads),
+          next(reinterpret_cast<const char*>(of.net.fragments) +
+               (1LL * cluster.rank * net.steps * warpgroups + warpgroup) * weights_panel) {}
 
     __device__ Own own() const {
         return {Net::model, of, *reinterpret_cast<const Arguments<T, most>*>(memory + net.near), cluster,
@@ -52,18 +57,20 @@ struct PairBlock : BlockThread {
     // ------------------------------------------------------------------------------------------------------- weights
 
     __device__ bool leads() const { return thread % warpgroup_threads == 0; }
-    __device__ char* slot(int step) const {
-        return memory + net.ring + (warpgroup * stages + step % stages) * weights_panel;
+    __device__ char* panel_of(int slot) const { return memory + net.ring + (warpgroup * stages + slot) * weights_panel; }
+    __device__ BulkLoads& loads(int slot) const {
+        return reinterpret_cast<BulkLoads*>(memory + net.loads)[warpgroup * stages + slot];
     }
-    __device__ BulkLoads& loads(int step) const {
-        return reinterpret_cast<BulkLoads*>(memory + net.loads)[warpgroup * stages + step % stages];
-    }
-    // The panel of a step of the stream, if there is one, on its way.
-    __device__ void ask(int step) const {
-        if (step >= all_steps) return;
-        const long long panel = (1LL * cluster.rank * net.steps + step % net.steps) * warpgroups + warpgroup;
-        loads(step).begin(weights_panel);
-        loads(step).copy(slot(step), reinterpret_cast<const char*>(laid_out()) + panel * weights_panel, weights_panel);
+    // The next panel on its way to a slot, if there is one. What follows it is found for the next time.
+    __device__ void ask(int slot) {
+        if (!left) return;
+        if (leads()) {
+            loads(slot).begin(weights_panel);
+            loads(slot).copy(panel_of(slot), next, weights_panel);
+        }
+        constexpr int distance = warpgroups * weights_panel;
+        --left, next += distance;
+        if (++step == net.steps) step = 0, next -= net.steps * distance;
     }
     // Of layer 0, all of this warp's.
     static constexpr int first_jobs = layer<0>.jobs / warps;
@@ -75,8 +82,9 @@ struct PairBlock : BlockThread {
         for (int j = 0; j < first_jobs; ++j)
 #pragma unroll
             for (int half = 0; half < layer<0>.halves; ++half) {
-                const char* from = reinterpret_cast<const char*>(laid_out() + net.first) +
-                                   (warp + j * warps) * layer<0>.slots * fragment_bytes + half * (fragment_bytes / 2) + 16 * lane();
+                const int job = warp + j * warps;
+                const char* from = reinterpret_cast<const char*>(laid_out() + net.first) + 16 * lane() +
+                                   (2 * job * layer<0>.slots + half) * (fragment_bytes / 2);
                 fused_mlp::begin_load(weights.of[j][half][0], from);
                 fused_mlp::begin_load(weights.of[j][half][1], from + fragment_bytes / 4);
             }
@@ -90,9 +98,7 @@ struct PairBlock : BlockThread {
                                              : l + 1 == pair_bottom ? Net::model.bottom_last
                                                                     : Net::model.bottom_activation;
     template <int l>
-    __device__ float activated(int output, float sum) const {
-        return activate<activation<l>>(sum + kept(layer<l>.bias + output));
-    }
+    __device__ float bias(int output) const { return kept(layer<l>.bias + output); }
     // Byte `byte` of what layer 0 or 3 reads of a row.
     template <int l>
     __device__ char* input(int row, int byte) const {
@@ -102,11 +108,11 @@ struct PairBlock : BlockThread {
     __device__ static int in_panels(int row, int column) {
         return column / of_panel * inputs_panel + row * panel_row + swizzled(row, column % of_panel * size);
     }
-    // One of layer l's sums, of all blocks and warpgroups, to what the next layer reads in panels.
+    // One of layer l's sums, with its bias, to what the next layer reads in panels.
     template <int l>
-    __device__ void put(int row, int output, int column, float sum) const {
+    __device__ void put(int row, int column, float sum) const {
         *reinterpret_cast<T*>(memory + layer<l + 1>.from + in_panels(row, column)) =
-            fused_mlp::as_input<T, true>(narrow<T>(activated<l>(output, sum)));
+            fused_mlp::as_input<T, true>(narrow<T>(activate<activation<l>>(sum)));
     }
 
     // ------------------------------------------------------------------------------------------------------ products
@@ -117,22 +123,24 @@ struct PairBlock : BlockThread {
         multiply_step<T>(other, {w[1].x, w[1].y, w[1].z, w[1].w}, x.z, x.w);
     }
     __device__ void run_first(const FirstWeights& weights) {
+        Sums sums[first_jobs] = {};
+#pragma unroll
+        for (int half = 0; half < layer<0>.halves; ++half)
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                const uint4 x = *reinterpret_cast<const uint4*>(input<0>(8 * n + g, half * half_bytes + 16 * t));
+#pragma unroll
+                for (int j = 0; j < first_jobs; ++j) multiply(sums[j][n], sums[j][n], weights.of[j][half], x);
+            }
 #pragma unroll
         for (int j = 0; j < first_jobs; ++j) {
-            Sums sums = {};
-#pragma unroll
-            for (int half = 0; half < layer<0>.halves; ++half)
-#pragma unroll
-                for (int n = 0; n < 4; ++n)
-                    multiply(sums[n], sums[n], weights.of[j][half],
-                             *reinterpret_cast<const uint4*>(input<0>(8 * n + g, half * half_bytes + 16 * t)));
+            const int output = (warp + j * warps) * fused_mlp::direct_outputs + g;
+            const float biases[2] = {bias<0>(output), bias<0>(output + 8)};
 #pragma unroll
             for (int n = 0; n < 4; ++n)
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int output = (warp + j * warps) * fused_mlp::direct_outputs + g + e / 2 * 8;
-                    put<0>(8 * n + 2 * t + e % 2, output, output, sums[n][e]);
-                }
+                for (int e = 0; e < 4; ++e)
+                    put<0>(8 * n + 2 * t + e % 2, output + e / 2 * 8, sums[j][n][e] + biases[e / 2]);
         }
     }
     // The sums of layer l's panels, which give(eight rows, sums of them) gets: the one warpgroup that has these outputs, or of
@@ -142,14 +150,16 @@ struct PairBlock : BlockThread {
         constexpr PairProduct product = layer<l>.product;
         const int part = warpgroup / product.columns;
         float sums[16] = {};
-        for (int i = 0; i < product.steps; ++i, ++taken) {
-            loads(taken).wait(taken / stages % 2);
+#pragma unroll 1
+        for (int i = 0; i < product.steps; ++i) {
+            loads(slot).wait(parity);
             // What lies in the stream behind the last panel of k is not multiplied: zeros would make NaN of what is infinite.
             const int panel = part * product.steps + i;
             if (product.parts * product.steps == product.panels || panel < product.panels)
-                multiply_panels<T>(sums, slot(taken), memory + layer<l>.from + panel * inputs_panel);
+                multiply_panels<T>(sums, panel_of(slot), memory + layer<l>.from + panel * inputs_panel);
             warpgroup_barrier(warpgroup);
-            if (leads()) ask(taken + stages);
+            ask(slot);
+            if (++slot == stages) slot = 0, parity ^= 1;
         }
         find_thread();
         constexpr int share = 4 / product.parts;  // of the eights of rows
@@ -185,20 +195,21 @@ struct PairBlock : BlockThread {
 #pragma unroll
         for (int n = 0; n < share; ++n) give((product.parts == 1 ? 0 : part * share) + n, own[n]);
     }
-    // Which of its block's outputs of layer l a thread's sum is of.
+    // Of which of its block's outputs of layer l a thread's first sum is; others are of the eighth behind it.
     template <int l>
-    __device__ int output(int e) const {
-        return warpgroup % layer<l>.product.columns * product_rows + warp % 4 * 16 + g + e / 2 * 8;
+    __device__ int first_output() const {
+        return warpgroup % layer<l>.product.columns * product_rows + warp % 4 * 16 + g;
     }
     // A layer that is cut by outputs.
     template <int l>
     __device__ void run_outputs() {
+        const int first = first_output<l>(), before = cluster.rank * layer<l>.product.outputs;
+        const float biases[2] = {bias<l>(before + first), bias<l>(before + first + 8)};
         run_panels<l>([&](int eight, const float (&sums)[4]) {
+            const int column = first_output<l>();
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int column = output<l>(e);
-                put<l>(8 * eight + 2 * t + e % 2, cluster.rank * layer<l>.product.outputs + column, column, sums[e]);
-            }
+            for (int e = 0; e < 4; ++e)
+                put<l>(8 * eight + 2 * t + e % 2, column + e / 2 * 8, sums[e] + biases[e / 2]);
         });
     }
     // A layer that is cut by inputs, but for the sum over both blocks: this block's sums to the block that has the row.
@@ -212,9 +223,9 @@ struct PairBlock : BlockThread {
         run_panels<l>([&](int eight, const float (&sums)[4]) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const int i = 4 * eight + t, other = 1 - cluster.rank;
-                if (e % 2 == other) cluster.store(&sum_at(layer<l>.received, layer<l>.outputs, i, output<l>(e)), other, sums[e]);
-                else sum_at(layer<l>.own_sums, layer<l>.outputs, i, output<l>(e)) = sums[e];
+                const int i = 4 * eight + t, output = first_output<l>() + e / 2 * 8, other = 1 - cluster.rank;
+                if (e % 2 == other) cluster.store(&sum_at(layer<l>.received, layer<l>.outputs, i, output), other, sums[e]);
+                else sum_at(layer<l>.own_sums, layer<l>.outputs, i, output) = sums[e];
             }
         });
         cluster.arrive();
@@ -241,7 +252,8 @@ struct PairBlock : BlockThread {
                 const int output = job * fused_mlp::direct_outputs + g + e / 2 * 8;
                 const float sum = sums[0][e] + sums[1][e] + sums[2][e] + sums[3][e];
                 if (output < layer<3>.outputs)
-                    reinterpret_cast<T*>(own().vector(first + 2 * t + e % 2, 0))[output] = narrow<T>(activated<3>(output, sum));
+                    reinterpret_cast<T*>(own().vector(first + 2 * t + e % 2, 0))[output] =
+                        narrow<T>(activate<activation<3>>(sum + bias<3>(output)));
             }
         }
     }
@@ -258,7 +270,8 @@ struct PairBlock : BlockThread {
             *reinterpret_cast<T*>(to + in_panels(row, column) + share * distance) = fused_mlp::as_input<T, true>(value);
         };
 #pragma unroll
-        for (int share = 0; share < shares; ++share) own().template multiply<m>(first + share * (pair_own_rows / 2), sums[share]);
+        for (int share = 0; share < shares; ++share)
+            own().template multiply<m>(first + share * (pair_own_rows / 2), sums[share]);
 #pragma unroll
         for (int n = 0; n < Own::template tiles_before<m>; ++n)
             own().each_pair(m, n, [&](int column, int e) {
@@ -276,7 +289,8 @@ struct PairBlock : BlockThread {
         constexpr int pieces = panel_row / 16, all = layer<4>.product.panels * pair_own_rows * pieces;
         each<all>(thread, [&](int i) {
             const int panel = i / (pair_own_rows * pieces), row = own().row(i / pieces % pair_own_rows);
-            auto* piece = reinterpret_cast<uint4*>(memory + layer<4>.from + panel * inputs_panel + row * panel_row + i % pieces * 16);
+            char* const own_row = memory + layer<4>.from + panel * inputs_panel + row * panel_row;
+            auto* piece = reinterpret_cast<uint4*>(own_row + i % pieces * 16);
             cluster.store(piece, 1 - cluster.rank, *piece);
         });
     }
@@ -286,12 +300,12 @@ struct PairBlock : BlockThread {
 #pragma unroll
         for (int i = 0; i < divided(layer<6>.inputs, 32); ++i) {
             const int k = lane() + 32 * i;
-            const float z = activated<5>(k, sum_of_blocks<5>(warp, k));
+            const float z = activate<activation<5>>(sum_of_blocks<5>(warp, k) + bias<5>(k));
             sum += widen(narrow<T>(z)) * kept(net.last_weights + k);
         }
         sum = reduce_lanes<Sum>(sum, 32);
         const long long row = first_row + own().row(warp);
-        if (lane() == 0 && row < of.net.rows) of.net.out[row] = narrow<T>(activated<6>(0, sum));
+        if (lane() == 0 && row < of.net.rows) of.net.out[row] = narrow<T>(activate<activation<6>>(sum + bias<6>(0)));
     }
 
     // -------------------------------------------------------------------------------------------------------- a tile
@@ -316,9 +330,8 @@ struct PairBlock : BlockThread {
         wait_for_predecessor();
         let_successor_begin();
         begin(first);
-        if (leads())
 #pragma unroll
-            for (int i = 0; i < stages; ++i) ask(i);
+        for (int i = 0; i < stages; ++i) ask(i);
         const char* const from = reinterpret_cast<const char*>(laid_out() + net.kept);
         each<int(net.elements - net.kept) * size / 16>(
             thread, [&](int i) { copies.copy(memory + net.kept_place + 16 * i, from + 16 * i, true); });
@@ -353,8 +366,8 @@ struct PairBlock : BlockThread {
         find_thread();
         each<pair_own_rows * layer<2>.outputs>(thread, [&](int i) {
             const int row = i / layer<2>.outputs, output = i % layer<2>.outputs;
-            *reinterpret_cast<T*>(input<3>(row, output * size)) =
-                fused_mlp::as_input<T, true>(narrow<T>(activated<2>(output, sum_of_blocks<2>(row, output))));
+            const float z = activate<activation<2>>(sum_of_blocks<2>(row, output) + bias<2>(output));
+            *reinterpret_cast<T*>(input<3>(row, output * size)) = fused_mlp::as_input<T, true>(narrow<T>(z));
         });
         __syncthreads();
         find_thread();
@@ -387,7 +400,7 @@ struct PairBlock : BlockThread {
         cluster.begin();
         FirstWeights first;
         const int begin = Cluster::block() / pair_blocks;
-        if (begin < tiles) all_steps = (tiles - begin + clusters - 1) / clusters * net.steps;
+        if (begin < tiles) left = (tiles - begin + clusters - 1) / clusters * net.steps;
         for (int tile = begin; tile < tiles; tile += clusters, is_first = false) {
             first_row = (long long)tile * pair_rows;
             find_thread();
@@ -442,7 +455,8 @@ struct PairWeights {
     }
     template <int l>
     __device__ Pack<T, width> fragment_piece(long long element) const {
-        return fused_mlp::fragment_piece<T>(int(element / width), layer<l>.slots, [&](int output, int k) { return weight<l>(output, k); });
+        return fused_mlp::fragment_piece<T>(int(element / width), layer<l>.slots,
+                                            [&](int output, int k) { return weight<l>(output, k); });
     }
     // Behind the fragments of what is kept: biases and the last layer's weights.
     __device__ T number(int i) const {

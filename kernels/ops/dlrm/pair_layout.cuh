@@ -99,7 +99,8 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
     layers[2].from = larger(panels(layers[1].inputs), layers[2].own_sums + of_block(2));
     layers[5].own_sums = larger(of_warpgroups(4), of_warpgroups(5));
     layers[5].from = larger(fifth, layers[5].own_sums + of_block(5));
-    long long end = larger(layers[2].from + panels(layers[2].product.inputs), layers[5].from + panels(layers[5].product.inputs));
+    auto end_of = [&](int l) { return layers[l].from + panels(layers[l].product.inputs); };
+    long long end = larger(end_of(2), end_of(5));
     auto take = [&](long long bytes) {
         const long long begin = end;
         end += fused_mlp::round_up(bytes, panel_row);
