@@ -8,8 +8,8 @@
 //     sums[4 n + i] of thread 32 w + 4 g + t: row 16 w + g + 8 (i / 2) of a, column 8 n + 2 t + i % 2
 //
 // Products read shared memory as the copy engine does: what threads wrote there is seen if each of them calls
-// order_before_products() before the barrier that the product follows; and what another block wrote, if the thread that
-// multiplies calls it after the barrier, too.
+// order_before_products() before the barrier that the product follows. What they wrote into another block's takes both:
+// order_before_products(true) before the cluster's barrier, and the other one by those who multiply, after it.
 #pragma once
 
 #include "device/tensor_core.cuh"
@@ -20,9 +20,10 @@ constexpr int product_rows = 64, product_columns = 32;
 // Where byte `byte` of a panel's row lies in it.
 __host__ __device__ constexpr int swizzled(int row, int byte) { return byte ^ row % 8 * 16; }
 
-__device__ inline void order_before_products() {
+__device__ inline void order_before_products([[maybe_unused]] bool in_other_blocks = false) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async;" ::: "memory");
+    if (in_other_blocks) asm volatile("fence.proxy.async.shared::cluster;" ::: "memory");
+    else asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // which waits for less
 #endif
 }
 

@@ -381,7 +381,7 @@ struct PairBlock : BlockThread {
         __syncthreads();
         find_thread();
         give_rows();
-        order_before_products();
+        order_before_products(true);
         cluster.arrive();
         cluster.wait();
         order_before_products();
