@@ -1,9 +1,9 @@
-// Products of matrices by a warpgroup, four neighbouring warps, on tensor cores: wgmma, of sm_90a alone. Both operands lie in
-// shared memory; the sums are in registers. On the host each thread adds up its own sums from the same places.
+// Products of matrices by a warpgroup, four neighbouring warps, on tensor cores: wgmma, of sm_90a alone. Both operands
+// lie in shared memory; the sums are in registers. On the host each thread adds up its own sums from the same places.
 //
-// An operand lies in panels: its rows, 128 bytes of k of each, one behind the other, from a multiple of 1,024 bytes on. A
-// row's 16-byte pieces are permuted (`swizzled`: PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzling), so that the
-// eight rows that are read at a time meet in no bank. A step takes 32 bytes of k.
+// An operand lies in panels: its rows, 128 bytes of k of each, one behind the other, from a multiple of 1,024 bytes on.
+// A row's 16-byte pieces are permuted (`swizzled`: PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzling), so that
+// the eight rows that are read at a time meet in no bank. A step takes 32 bytes of k.
 //
 //     sums[4 n + i] of thread 32 w + 4 g + t: row 16 w + g + 8 (i / 2) of a, column 8 n + 2 t + i % 2
 //
@@ -55,21 +55,24 @@ __device__ inline unsigned long long descriptor(const void* panel) {
 }
 template <class T>
 __device__ inline void step(float (&c)[16], unsigned long long a, unsigned long long b) {
-#define FUSED_WGMMA(shape, transposed)                                                                               \
-    asm volatile("wgmma.mma_async.sync.aligned." shape                                                               \
-                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1" transposed ";" \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),   \
-                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]) \
-                 : "l"(a), "l"(b))
+#define FUSED_SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define FUSED_WGMMA(shape, transposed) \
+    asm volatile( \
+        "wgmma.mma_async.sync.aligned." shape \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1" transposed ";" \
+        : FUSED_SUMS(0), FUSED_SUMS(4), FUSED_SUMS(8), FUSED_SUMS(12) \
+        : "l"(a), "l"(b))
     if constexpr (sizeof(T) == 4) FUSED_WGMMA("m64n32k8.f32.tf32.tf32", "");
     else if constexpr (is_half<T>) FUSED_WGMMA("m64n32k16.f32.f16.f16", ", 0, 0");
     else FUSED_WGMMA("m64n32k16.f32.bf16.bf16", ", 0, 0");
 #undef FUSED_WGMMA
+#undef FUSED_SUMS
 }
 }  // namespace wgmma
 #endif
 
-// sums += a bᵀ, a panel of 64 rows by one of 32. All of the warpgroup's threads; when it returns, the panels have been read.
+// sums += a bᵀ, a panel of 64 rows by one of 32. All of the warpgroup's threads; when it returns, the panels have been
+// read.
 template <class T>
 __device__ inline void multiply_panels(float (&sums)[16], const char* a, const char* b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,14 +1,14 @@
-// tile.cuh's results by pairs of blocks, for batches of many tiles: a block takes half of most layers' weights, by the copy
-// engine, and multiplies them by 32 rows at a time.
+// tile.cuh's results by pairs of blocks, for batches of many tiles: a block takes half of most layers' weights, by the
+// copy engine, and multiplies them by 32 rows at a time.
 //
-// pair_layout.cuh has how layers are cut. Each warpgroup has a ring of panels of weights on chip, which is filled again as
-// it is read, over the ends of layers and tiles: the weights hang on nothing that is computed. Sums of warpgroups that have
-// parts of k of the same outputs come together on chip, so that no more than one sum an output travels. A block looks up the
-// vectors of 16 rows, its own; their pairs, and layers 3 and 6, are its own, too.
+// pair_layout.cuh has how layers are cut. Each warpgroup has a ring of panels of weights on chip, which is filled again
+// as it is read, over the ends of layers and tiles: the weights hang on nothing that is computed. Sums of warpgroups
+// that have parts of k of the same outputs come together on chip, so that no more than one sum an output travels. A
+// block looks up the vectors of 16 rows, its own; their pairs, and layers 3 and 6, are its own, too.
 //
-// Bytes: as tile.cuh; from the L2 half of the weights for each block and tile. Between blocks, for a tile: 32 · 4 · outputs
-// of layers 2 and 5, 32 · size · inputs of layer 4; half of each in either direction. Through a block's shared memory, for a
-// panel of weights, 12 KB into the tensor cores and 8 KB from the L2: that binds.
+// Bytes: as tile.cuh; from the L2 half of the weights for each block and tile. Between blocks, for a tile: 32 · 4 ·
+// outputs of layers 2 and 5, 32 · size · inputs of layer 4; half of each in either direction. Through a block's shared
+// memory, for a panel of weights, 12 KB into the tensor cores and 8 KB from the L2: that binds.
 #pragma once
 
 #include "ops/dlrm/pair_layout.cuh"
@@ -36,8 +36,8 @@ struct PairBlock : BlockThread {
     AsyncCopies copies;
     long long first_row = 0;
     bool is_first = true;  // the first tile
-    // Of the stream: the panel that is asked for next, its step, and how many are left to be; the slot of the one that is
-    // taken next, and the parity of how often that slot was taken.
+    // Of the stream: the panel that is asked for next, its step, and how many are left to be; the slot of the one that
+    // is taken next, and the parity of how often that slot was taken.
     const char* next;
     int step = 0, left = 0, slot = 0, parity = 0;
 
@@ -52,12 +52,16 @@ struct PairBlock : BlockThread {
                 memory + net.vectors, layer<pair_bottom - 1>.outputs, net.place_row, net.vector, warp, g, t};
     }
     __device__ const T* laid_out() const { return of.net.fragments; }
-    __device__ float kept(int element) const { return widen(reinterpret_cast<const T*>(memory + net.kept_place)[element]); }
+    __device__ float kept(int element) const {
+        return widen(reinterpret_cast<const T*>(memory + net.kept_place)[element]);
+    }
 
     // ------------------------------------------------------------------------------------------------------- weights
 
     __device__ bool leads() const { return thread % warpgroup_threads == 0; }
-    __device__ char* panel_of(int slot) const { return memory + net.ring + (warpgroup * stages + slot) * weights_panel; }
+    __device__ char* panel_of(int slot) const {
+        return memory + net.ring + (warpgroup * stages + slot) * weights_panel;
+    }
     __device__ BulkLoads& loads(int slot) const {
         return reinterpret_cast<BulkLoads*>(memory + net.loads)[warpgroup * stages + slot];
     }
@@ -143,8 +147,8 @@ struct PairBlock : BlockThread {
                     put<0>(8 * n + 2 * t + e % 2, output + e / 2 * 8, sums[j][n][e] + biases[e / 2]);
         }
     }
-    // The sums of layer l's panels, which give(eight rows, sums of them) gets: the one warpgroup that has these outputs, or of
-    // several each its share of the rows.
+    // The sums of layer l's panels, which give(eight rows, sums of them) gets: the one warpgroup that has these
+    // outputs, or of several each its share of the rows.
     template <int l, class Give>
     __device__ void run_panels(Give give) {
         constexpr PairProduct product = layer<l>.product;
@@ -153,7 +157,8 @@ struct PairBlock : BlockThread {
 #pragma unroll 1
         for (int i = 0; i < product.steps; ++i) {
             loads(slot).wait(parity);
-            // What lies in the stream behind the last panel of k is not multiplied: zeros would make NaN of what is infinite.
+            // What lies in the stream behind the last panel of k is not multiplied: zeros would make NaN of what is
+            // infinite.
             const int panel = part * product.steps + i;
             if (product.parts * product.steps == product.panels || panel < product.panels)
                 multiply_panels<T>(sums, panel_of(slot), memory + layer<l>.from + panel * inputs_panel);
@@ -170,8 +175,8 @@ struct PairBlock : BlockThread {
         } else {
             float4* const all = reinterpret_cast<float4*>(memory + net.sums);
             auto at = [&](int n, int of_part) -> float4& {
-                return all[((n * product.parts + of_part) * product.columns + warpgroup % product.columns) * warpgroup_threads +
-                           thread % warpgroup_threads];
+                const int group = (n * product.parts + of_part) * product.columns + warpgroup % product.columns;
+                return all[group * warpgroup_threads + thread % warpgroup_threads];
             };
             __syncthreads();  // what lay there has been read
 #pragma unroll
@@ -214,9 +219,14 @@ struct PairBlock : BlockThread {
     }
     // A layer that is cut by inputs, but for the sum over both blocks: this block's sums to the block that has the row.
     // There they lie [number of the row][output], by permuted outputs, as four rows are written at a time.
-    __device__ float& sum_at(int place, int outputs, int i, int output) const {
-        return reinterpret_cast<float*>(memory + place)[i * outputs + (output ^ i % 4 * 8)];
+    template <int l>
+    __device__ float& sum_at(int place, int i, int output) const {
+        return reinterpret_cast<float*>(memory + place)[i * layer<l>.outputs + (output ^ i % 4 * 8)];
     }
+    template <int l>
+    __device__ float& own_sum(int i, int output) const { return sum_at<l>(layer<l>.own_sums, i, output); }
+    template <int l>
+    __device__ float& received(int i, int output) const { return sum_at<l>(layer<l>.received, i, output); }
     template <int l>
     __device__ void run_inputs() {
         if (l == 2 && is_first) cluster.wait();  // nothing is written into the other block before it has begun
@@ -224,15 +234,15 @@ struct PairBlock : BlockThread {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const int i = 4 * eight + t, output = first_output<l>() + e / 2 * 8, other = 1 - cluster.rank;
-                if (e % 2 == other) cluster.store(&sum_at(layer<l>.received, layer<l>.outputs, i, output), other, sums[e]);
-                else sum_at(layer<l>.own_sums, layer<l>.outputs, i, output) = sums[e];
+                if (e % 2 == other) cluster.store(&received<l>(i, output), other, sums[e]);
+                else own_sum<l>(i, output) = sums[e];
             }
         });
         cluster.arrive();
     }
     template <int l>
     __device__ float sum_of_blocks(int i, int output) const {
-        return sum_at(layer<l>.own_sums, layer<l>.outputs, i, output) + sum_at(layer<l>.received, layer<l>.outputs, i, output);
+        return own_sum<l>(i, output) + received<l>(i, output);
     }
     // Layer 3, of the own rows: 16 outputs of eight rows a warp, by sums of a part of k.
     __device__ void run_fourth() const {
@@ -242,9 +252,8 @@ struct PairBlock : BlockThread {
             Sums sums = {};
 #pragma unroll
             for (int half = 0; half < layer<3>.halves; ++half) {
-                const char* const from = weights + half * (fragment_bytes / 2);
-                multiply(sums[2 * half % 4], sums[2 * half % 4 + 1],
-                         {*reinterpret_cast<const uint4*>(from), *reinterpret_cast<const uint4*>(from + fragment_bytes / 4)},
+                const auto* const from = reinterpret_cast<const uint4*>(weights + half * (fragment_bytes / 2));
+                multiply(sums[2 * half % 4], sums[2 * half % 4 + 1], {from[0], from[fragment_bytes / 4 / 16]},
                          *reinterpret_cast<const uint4*>(input<3>(first + g, half * half_bytes + 16 * t)));
             }
 #pragma unroll
@@ -257,8 +266,8 @@ struct PairBlock : BlockThread {
             }
         }
     }
-    // [v_0, pairs] of the own rows, to what the top MLP reads. If there are many pairs, a warp has half of those of two rows:
-    // the two lie 16 rows apart, so that one is placed as the other.
+    // [v_0, pairs] of the own rows, to what the top MLP reads. If there are many pairs, a warp has half of those of two
+    // rows: the two lie 16 rows apart, so that one is placed as the other.
     static constexpr int shares = Net::model.tables < 16 ? 1 : 2;
     static_assert(pair_own_rows == warps && pair_own_rows % 16 == 0);
     template <int m>
@@ -281,7 +290,8 @@ struct PairBlock : BlockThread {
         if constexpr (m == 0)
 #pragma unroll
             for (int share = 0; share < shares; ++share)
-                own().give_others(first + share * (pair_own_rows / 2), layer<4>.inputs, layer<4>.product.panels * of_panel,
+                own().give_others(first + share * (pair_own_rows / 2), layer<4>.inputs,
+                                  layer<4>.product.panels * of_panel,
                                   [&](int column, T value) { put(column, share, value); });
     }
     // The own rows of it, to the other block.
@@ -347,7 +357,8 @@ struct PairBlock : BlockThread {
 #pragma unroll
         for (int turn = 0; turn < x_turns; ++turn)
             if (const int i = thread + turn * threads; x_all % threads == 0 || i < x_all)
-                *reinterpret_cast<T*>(input<0>(i / x_columns, i % x_columns * size)) = fused_mlp::as_input<T, true>(x[turn]);
+                *reinterpret_cast<T*>(input<0>(i / x_columns, i % x_columns * size)) =
+                    fused_mlp::as_input<T, true>(x[turn]);
         copies.wait(0);
         __syncthreads();
         find_thread();
@@ -428,17 +439,19 @@ struct PairWeights {
     template <int l>
     __device__ Pack<T, width> panel_piece(int block, int step, int warpgroup, int row, int byte) const {
         constexpr PairProduct product = layer<l>.product;
-        const int first = (product.by_inputs ? 0 : block * product.outputs) + warpgroup % product.columns * product_rows;
+        const int before = product.by_inputs ? 0 : block * product.outputs;
+        const int output = before + warpgroup % product.columns * product_rows + row;
         const int panel = warpgroup / product.columns * product.steps + step - product.first;
         const int k = (product.by_inputs ? block * product.inputs : 0) + (panel * panel_row + byte) / size;
         Pack<T, width> piece = {};
         if (panel >= product.panels || k >= layer<l>.inputs) return piece;
         const T* const from = all.weights[l];
-        if (layer<l>.inputs % width == 0 && all.strides[l] % width == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0)
-            piece = load<width>(from + (first + row) * all.strides[l] + k);
+        const bool is_aligned = reinterpret_cast<unsigned long long>(from) % 16 == 0 && all.strides[l] % width == 0;
+        if (layer<l>.inputs % width == 0 && is_aligned)
+            piece = load<width>(from + output * all.strides[l] + k);
         else
 #pragma unroll
-            for (int e = 0; e < width; ++e) piece.element[e] = weight<l>(first + row, k + e);
+            for (int e = 0; e < width; ++e) piece.element[e] = weight<l>(output, k + e);
 #pragma unroll
         for (int e = 0; e < width; ++e) piece.element[e] = fused_mlp::as_input<T, true>(piece.element[e]);
         return piece;

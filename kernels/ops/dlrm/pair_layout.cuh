@@ -1,17 +1,17 @@
-// What a pair of blocks does of each layer (pair.cuh), how the weights lie in memory for it, and what lies where on chip: all
-// of it constants.
+// What a pair of blocks does of each layer (pair.cuh), how the weights lie in memory for it, and what lies where on
+// chip: all of it constants.
 //
 // The bottom MLP has four layers and the top MLP three. They are cut, as cluster_layout.cuh says it,
 //
 //     0 whole · 1 outputs · 2 inputs · 3 rows · vectors · 4 outputs · 5 inputs · 6 rows, one output
 //
-// Layers 1, 2, 4 and 5 have nearly all weights: their weights come as panels (device/warpgroup.cuh) of 64 outputs, in the
-// order of their use, a stream for each of a block's four warpgroups. If a block has fewer outputs of a layer than four
-// panels, some warpgroups have the same outputs and other parts of k.
+// Layers 1, 2, 4 and 5 have nearly all weights: their weights come as panels (device/warpgroup.cuh) of 64 outputs, in
+// the order of their use, a stream for each of a block's four warpgroups. If a block has fewer outputs of a layer than
+// four panels, some warpgroups have the same outputs and other parts of k.
 //
 // Laid out, in elements: the panels [block][step of the stream][warpgroup][64 rows of 128 bytes]; the fragments
-// (fused_mlp/direct.cuh) of layer 0; and what each block keeps on chip: the fragments of layer 3, all biases, the weights
-// of layer 6, each filled up with zeros to 16.
+// (fused_mlp/direct.cuh) of layer 0; and what each block keeps on chip: the fragments of layer 3, all biases, the
+// weights of layer 6, each filled up with zeros to 16.
 #pragma once
 
 #include "ops/dlrm/block.cuh"
@@ -40,16 +40,16 @@ struct PairLayer {
     PairProduct product;      // if its weights come as panels; else its fragments:
     int halves, slots, jobs;  // pieces of 64 and of 128 bytes of k; 16 outputs each
     int bias;                 // among what is kept, in elements
-    // On chip, in bytes: what it reads, from where on, and how far rows are apart if they are no panels; sums of this block
-    // and of the other one, for the own rows.
+    // On chip, in bytes: what it reads, from where on, and how far rows are apart if they are no panels; sums of this
+    // block and of the other one, for the own rows.
     int from, from_row, own_sums, received;
 };
 
 struct PairLayout {
     PairLayer layers[pair_layers] = {};
     int steps = 0;  // of the stream
-    // Of what is laid out, where they begin, in elements: layer 0's fragments, what is kept, the end; and where layer 6's
-    // weights begin among what is kept.
+    // Of what is laid out, where they begin, in elements: layer 0's fragments, what is kept, the end; and where layer
+    // 6's weights begin among what is kept.
     long long first = 0, kept = 0, elements = 0;
     int last_weights = 0;
     // On chip, in bytes.
@@ -69,8 +69,8 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
         const fused_mlp::Widths& widths = l < pair_bottom ? model.bottom : model.top;
         const int place = l < pair_bottom ? l : l - pair_bottom;
         layer.inputs = widths.width[place], layer.outputs = widths.width[place + 1];
-        layer.halves = divided(layer.inputs * size, fused_mlp::half_bytes), layer.slots = divided(layer.inputs, of_panel);
-        layer.jobs = divided(layer.outputs, outputs_of_job);
+        layer.halves = divided(layer.inputs * size, fused_mlp::half_bytes);
+        layer.slots = divided(layer.inputs, of_panel), layer.jobs = divided(layer.outputs, outputs_of_job);
         if (!has_panels(l)) continue;
         PairProduct& product = layer.product;
         product.by_inputs = l == 2 || l == 5;
@@ -88,12 +88,12 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
     net.last_weights = kept, kept += int(fused_mlp::round_up(layers[6].inputs, 16));
     net.elements = net.kept + kept;
 
-    // What layers read in panels, and sums, lie where what lay there has been read: in the bottom MLP layer 1's inputs, then
-    // sums of warpgroups and this block's own of layer 2; in the top MLP layer 4's inputs, then the same of layer 5. Half of
-    // layer 4's inputs come from the other block while layer 2's sums may still be read.
+    // What layers read in panels, and sums, lie where what lay there has been read: in the bottom MLP layer 1's inputs,
+    // then sums of warpgroups and this block's own of layer 2; in the top MLP layer 4's inputs, then the same of layer
+    // 5. Half of layer 4's inputs come from the other block while layer 2's sums may still be read.
     auto panels = [&](int columns) { return divided(columns, of_panel) * inputs_panel; };
     auto of_block = [&](int l) { return 4 * pair_own_rows * layers[l].outputs; };
-    auto of_warpgroups = [&](int l) { return layers[l].product.parts > 1 ? 4 * warpgroup_threads * warpgroups * 16 : 0; };
+    auto of_warpgroups = [&](int l) { return layers[l].product.parts > 1 ? 64 * fused_mlp::direct_threads : 0; };
     const int fifth = panels(layers[4].inputs);
     layers[2].own_sums = larger(larger(of_warpgroups(1), of_warpgroups(2)), fifth);
     layers[2].from = larger(panels(layers[1].inputs), layers[2].own_sums + of_block(2));
@@ -108,7 +108,8 @@ constexpr PairLayout pair_layout(const Model& model, int stages) {
     };
     net.ring = take(1LL * stages * warpgroups * weights_panel);
     const int vector = model.bottom.width[pair_bottom] * size;
-    net.vector = vector % panel_row ? vector : vector + fused_mlp::half_bytes, net.place_row = (model.tables + 1) * net.vector;
+    net.vector = vector % panel_row ? vector : vector + fused_mlp::half_bytes;
+    net.place_row = (model.tables + 1) * net.vector;
     net.vectors = layers[5].received = take(larger(pair_own_rows * net.place_row, of_block(5)));  // no vectors by then
     layers[2].received = take(of_block(2));
     // Layer 3's inputs lie where x was. Rows are 64 bytes beyond a multiple of 128 apart, as in direct.cuh.
