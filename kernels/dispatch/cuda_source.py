@@ -18,6 +18,7 @@ class Source:
     name: of the kernel, which is extern "C". threads: a block; shared: bytes of dynamic shared memory a block. waits:
     whether it calls wait_for_predecessor before it touches what the launch before it writes, so that it may be launched
     early. cluster: blocks of a cluster, of which the text says it too (__cluster_dims__), so that a launch need not.
+    specific: whether it takes instructions that one architecture alone has, as wgmma: those of sm_90a, not sm_90.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Source:
     shared: int = 0
     waits: bool = False
     cluster: int = 1
+    specific: bool = False
 
 
 def headers_of(text: str) -> tuple[tuple[str, str], ...]:

@@ -110,14 +110,15 @@ def version() -> str:
 def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]], more: Sequence[str] = ()) -> bytes:
     """By NVRTC, with no cache. more: options. Raises RuntimeError with its log."""
     source = kernel.source
-    return _compile(str(kernel), source.name, source.text, kernel.arch, headers, more)[0]
+    arch = f"{kernel.arch}{'a' * source.specific}"
+    return _compile(str(kernel), source.name, source.text, arch, headers, more)[0]
 
 
 def _compile_op_kernel(kernel: OpKernel) -> bytes:
     include = [f"--include-path={folder}" for folder in (kernel.file.parent, KERNELS)]
     text, name = _kernels_of(kernel.file), kernel.file.parent.name
     try:
-        image, symbol = _compile(str(kernel), name, text, kernel.arch, (), include, kernel.expression)
+        image, symbol = _compile(str(kernel), name, text, str(kernel.arch), (), include, kernel.expression)
     except RuntimeError as error:
         cures = (cure for what, cure in CURES.items() if what in str(error))
         raise RuntimeError("\n".join((str(error), *cures))) from None
@@ -141,7 +142,7 @@ def text_of(file: Path) -> str:
 
 
 def _compile(
-    what: str, name: str, text: str, arch: int, headers: Sequence[tuple[str, str]], more: Sequence[str],
+    what: str, name: str, text: str, arch: str, headers: Sequence[tuple[str, str]], more: Sequence[str],
     expression: str = "",
 ) -> tuple[bytes, str]:
     """(the cubin, the symbol of the kernel that the expression names in it)."""

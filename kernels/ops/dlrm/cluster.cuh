@@ -20,10 +20,9 @@ namespace dlrm {
 
 // Net: a model and its plan, as constants: Net::model, Net::plan.
 template <class T, int n_tiles, int most, class Net>
-struct ClusterBlock {
+struct ClusterBlock : BlockThread {
     static constexpr ClusterLayout net = cluster_layout<T>(Net::model, Net::plan, n_tiles);
-    static constexpr int rows = 8 * n_tiles, size = int(sizeof(T)), threads = fused_mlp::direct_threads;
-    static constexpr int warps = fused_mlp::direct_warps, outputs_of_job = fused_mlp::direct_outputs;
+    static constexpr int rows = 8 * n_tiles, size = int(sizeof(T)), outputs_of_job = fused_mlp::direct_outputs;
     static constexpr int half_bytes = fused_mlp::half_bytes, fragment_bytes = fused_mlp::fragment_bytes;
     static constexpr int row_threads = threads / n_tiles;  // that share one of a block's own rows
     static constexpr int row_warps = warps / n_tiles;
@@ -34,32 +33,12 @@ struct ClusterBlock {
     const Cluster cluster;
     char* const memory;
     const int tiles;
-    int thread, warp, g, t;
     AsyncCopies copies;
     long long first_row = 0;
     bool is_first = true;  // the first tile
 
     __device__ explicit ClusterBlock(const Arguments<T, most>& of)
-        : of(of), cluster(cluster_blocks), memory(dynamic_shared<char>()), tiles(int((of.net.rows + rows - 1) / rows)) {
-        find_thread();
-    }
-    // Anew at each stage, so that what hangs on it is not kept in registers from stage to stage.
-    __device__ void find_thread() {
-#ifdef __CUDA_ARCH__
-        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-#else
-        thread = int(threadIdx.x);
-#endif
-        warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
-    }
-    // Of `all` things, those of this thread, of `step` that take them in turn.
-    template <int all, int step = threads, class Do>
-    __device__ static void each(int first, Do body) {
-        constexpr int turns = divided(all, step);
-#pragma unroll(turns <= 16 ? turns : 4)
-        for (int n = 0; n < turns; ++n)
-            if (const int i = first + n * step; all % step == 0 || i < all) body(i);
-    }
+        : of(of), cluster(cluster_blocks), memory(dynamic_shared<char>()), tiles(int((of.net.rows + rows - 1) / rows)) {}
     __device__ Own own() const {
         return {Net::model, of, *reinterpret_cast<const Arguments<T, most>*>(memory + net.near), cluster,
                 memory + net.vectors, Net::model.bottom.width[net.bottom], net.place_row, net.vector, warp, g, t};
@@ -71,7 +50,6 @@ struct ClusterBlock {
 
     template <int l>
     static constexpr bool takes_all_bits = size == 4 && layer<l>.is_plain;
-    __device__ int lane() const { return 4 * g + t; }
     // Byte `byte` of what layer l reads of row `row` of its place.
     template <int l>
     __device__ char* input(int row, int byte) const {

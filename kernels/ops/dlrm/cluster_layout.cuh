@@ -11,7 +11,7 @@
 // its own. What is full has the rows, too. Rows, and columns, become full where a block gives them to all others.
 #pragma once
 
-#include "ops/dlrm/tile.cuh"
+#include "ops/dlrm/block.cuh"
 
 namespace dlrm {
 
@@ -54,8 +54,6 @@ struct ClusterLayout {
     long long first_bias = 0, shared_bytes = 0, fragments = 0;
 };
 
-__host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
-__host__ __device__ constexpr int divided(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr bool reads_all_rows(Cut cut) { return cut == Cut::whole || cut == Cut::outputs; }
 
 template <class T>

@@ -12,11 +12,13 @@ from torch import Tensor
 from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
 from ...device.source_launch import Elements, Source, Stride, launch
 from ...dispatch.address import address
-from .cluster import BLOCKS, Clusters, clusters_for, clusters_source, resident_clusters
+from .cluster import Clusters, clusters_for, clusters_source, resident_clusters
+from .pair import Pairs, lay_out_source, pairs_for, pairs_source, resident_pairs
 from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
-from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
+from .tile import FRAGMENTS_THREADS, MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
+TAKES_PAIRS = False  # until they have run on a GPU
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 
 
@@ -51,15 +53,22 @@ def forward(
             *offsets, *counts, *weights, *biases, out, report, rows,
         )
     fragments = write_fragments(design, dense, weights, biases)
-    sharing = isinstance(design, Clusters)  # blocks of a cluster; else each is one of its own
-    program, blocks = (clusters_source(design), BLOCKS) if sharing else (tiles_source(design), 1)
-    most = resident_clusters(multiprocessors()) if sharing else multiprocessors()
+    program, most = _program(design, multiprocessors())
     clusters = min(cdiv(rows, design.rows), most)
     none = [0] * len(tables)
     launch(
-        program, (clusters * blocks,), dense, out, fragments, rows, inputs, clusters, *tables, *heights, *indices,
-        *map(Stride, indices), *(offsets or none), *(counts or none), report,
+        program, (clusters * program.cluster,), dense, out, fragments, rows, inputs, clusters, *tables, *heights,
+        *indices, *map(Stride, indices), *(offsets or none), *(counts or none), report,
     )
+
+
+def _program(design: Tiles, blocks: int) -> tuple[Source, int]:
+    """The kernel of a design, and how many of its clusters run at once where so many blocks do; else a block is one."""
+    if isinstance(design, Pairs):
+        return pairs_source(design), resident_pairs(blocks)
+    if isinstance(design, Clusters):
+        return clusters_source(design), resident_clusters(blocks)
+    return tiles_source(design), blocks
 
 
 def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
@@ -67,10 +76,16 @@ def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], bias
     fragments = empty((tiles.fragments,), tiles.dtype, dense)
     none = [0] * (MOST_LAYERS - len(weights))
     inputs, outputs = zip(*tiles.shape.layers, strict=True)
-    largest = max(inputs * outputs for inputs, outputs in tiles.shape.layers) * tiles.dtype.itemsize
+    if isinstance(tiles, Pairs):
+        program = lay_out_source(tiles)
+        grid = (cdiv(tiles.fragments * tiles.dtype.itemsize, 16 * FRAGMENTS_THREADS),)
+    else:
+        program = fragments_source(tiles.dtype)
+        largest = max(inputs * outputs for inputs, outputs in tiles.shape.layers) * tiles.dtype.itemsize
+        grid = (cdiv(largest, LAYERS_OF_A_BLOCK), len(weights))
     launch(
-        fragments_source(tiles.dtype), (cdiv(largest, LAYERS_OF_A_BLOCK), len(weights)), *weights, *none, *biases,
-        *none, *inputs, *none, *inputs, *none, *outputs, *none, len(weights), fragments,
+        program, grid, *weights, *none, *biases, *none, *inputs, *none, *inputs, *none, *outputs, *none, len(weights),
+        fragments,
     )
     return fragments
 
@@ -81,7 +96,7 @@ def design_of(
 ) -> Shape | Tiles | str:
     """By what a model is computed on a GPU of sm_<arch> with so much shared memory a block: its Shape for a row a lane,
     in float32, whatever the precision; in tf32 or halves Tiles for such a batch, of which so many run at once, or, of a
-    batch whose tiles are few, Clusters; or why by neither, which hangs on no batch."""
+    batch whose tiles are few, Clusters, and of others Pairs; or why by none, which hangs on no batch."""
     if dtype == torch.float32:
         if not (why := shape.why_not()):
             return shape
@@ -92,8 +107,10 @@ def design_of(
     tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
     if why := tiles.why_not(shared_bytes):
         return f"the model does not fit into one kernel: {why}"
-    # How many clusters run at once is known of sm_90.
-    return (arch == 90 and clusters_for(shape, dtype, shared_bytes, batch, blocks)) or tiles
+    if arch != 90:  # of which it is known how many clusters run at once, and which alone has the pairs' instructions
+        return tiles
+    found = clusters_for(shape, dtype, shared_bytes, batch, blocks)
+    return found or (TAKES_PAIRS and pairs_for(shape, dtype, shared_bytes, blocks)) or tiles
 
 
 @functools.cache

@@ -1,6 +1,7 @@
-// The tiled kernel of a whole DLRM, and the one whose clusters share the weights, against float64 loops: tiles, clusters,
-// one id a row and bags, bad ids.
+// The tiled kernel of a whole DLRM, the one whose clusters share the weights, and on the host that of pairs, against float64
+// loops: tiles, clusters, one id a row and bags, bad ids.
 #include "cluster.cuh"
+#include "pair.cuh"
 
 #include <algorithm>
 
@@ -179,12 +180,25 @@ private:
     }
 };
 
+// A launch of as many blocks as it takes: each does little.
+template <class Launch>
+cudaError_t laid_out_by(Launch launch) {
+#ifdef __CUDACC__
+    return launch();
+#else
+    const auto most = std::exchange(cuda_on_host::most_blocks, 0);
+    const cudaError_t error = launch();
+    cuda_on_host::most_blocks = most;
+    return error;
+#endif
+}
+
 template <class T, class Launch>
 void check(testing::Report& report, const Problem& p, const Case<T>& c, const char* design, Launch launch_it) {
     Buffer<T> x(c.x, p.apart), bottom_packed(c.bottom_packed), top_packed(c.top_packed), tables(c.tables, p.apart);
     Buffer<T> fragments(fused_mlp::fragments_size<T>(fused_mlp::Chain().append(c.bottom).append(c.top)));
-    cudaError_t made = fused_mlp::launch_fragments<T>({{bottom_packed.get(), c.bottom}, {top_packed.get(), c.top}},
-                                                      fragments.get(), cudaStream_t{});
+    const std::initializer_list<fused_mlp::Packed<T>> mlps = {{bottom_packed.get(), c.bottom}, {top_packed.get(), c.top}};
+    cudaError_t made = laid_out_by([&] { return fused_mlp::launch_fragments<T>(mlps, fragments.get(), cudaStream_t{}); });
     Buffer<T> out(p.rows * c.top.width[c.top.count]);
     const size_t stride = p.apart ? 3 : 1;
     std::vector<long long> wide(c.ids.size() * stride, -5);  // what lies between them is no id
@@ -216,7 +230,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c, const ch
     if (p.apart) what += " apart";
     if (p.last_apart) what += " the last table apart";
     if (p.bad) what += p.bad_offset ? " bad offset" : p.bad_id < 0 ? " bad id" : " negative id";
-    auto launch = [&] { return made != cudaSuccess ? made : launch_it(call); };
+    auto launch = [&] { return made != cudaSuccess ? made : launch_it(call, fused_mlp::layers_of<T>(mlps, nullptr)); };
     report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
     if (!p.bad) return;
     Expected reported;
@@ -234,7 +248,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c, const ch
 
 template <class T>
 void check(testing::Report& report, const Problem& p, const Case<T>& c) {
-    check(report, p, c, "", [&](const dlrm::Call<T>& call) {
+    check(report, p, c, "", [&](const dlrm::Call<T>& call, const auto&) {
         return dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{});
     });
 }
@@ -314,24 +328,34 @@ struct Net : Of {
                                           !(flags & narrow_ids), true, bool(flags & bags), !(flags & no_last), !(flags & apart)};
 };
 
+template <int tables, class T>
+dlrm::Arguments<T, tables> arguments_of(const dlrm::Call<T>& call) {
+    dlrm::Arguments<T, tables> of = {};
+    of.net = call.of.net, of.report = call.of.report;
+    for (int f = 0; f < tables; ++f) {
+        of.rows[f] = call.of.rows[f], of.heights[f] = call.of.heights[f], of.ids[f] = call.of.ids[f];
+        of.strides[f] = call.of.strides[f], of.offsets[f] = call.of.offsets[f], of.counts[f] = call.of.counts[f];
+    }
+    return of;
+}
+
+template <class Of, int flags>
+Problem problem_of(Problem p, long long rows_of_call) {
+    p.rows = rows_of_call, p.bottom = Of::bottom, p.top = Of::top, p.tables = Of::tables, p.bags = flags & bags;
+    p.narrow_ids = flags & narrow_ids, p.last = !(flags & no_last), p.apart = flags & apart, p.bad = flags & bad;
+    return p;
+}
+
 template <class T, int n_tiles, class Of, int flags = plainly>
 void check_cluster(testing::Report& report, Problem p, const Case<T>& c, int clusters) {
     using Own = Net<Of, flags>;
-    check(report, p, c, "sharing ", [&](const dlrm::Call<T>& call) {
-        dlrm::Arguments<T, Of::tables> of = {};
-        of.net = call.of.net, of.report = call.of.report;
-        for (int f = 0; f < Of::tables; ++f) {
-            of.rows[f] = call.of.rows[f], of.heights[f] = call.of.heights[f], of.ids[f] = call.of.ids[f];
-            of.strides[f] = call.of.strides[f], of.offsets[f] = call.of.offsets[f], of.counts[f] = call.of.counts[f];
-        }
-        return dlrm::launch_cluster<T, n_tiles, Own>(of, clusters, cudaStream_t{});
+    check(report, p, c, "sharing ", [&](const dlrm::Call<T>& call, const auto&) {
+        return dlrm::launch_cluster<T, n_tiles, Own>(arguments_of<Of::tables>(call), clusters, cudaStream_t{});
     });
 }
 template <class T, class Of, int flags = plainly>
 void check_cluster(testing::Report& report, long long rows_of_call, int clusters, Problem p = {}) {
-    p.rows = rows_of_call, p.bottom = Of::bottom, p.top = Of::top, p.tables = Of::tables, p.cluster = dlrm::cluster_blocks;
-    p.bags = flags & bags, p.narrow_ids = flags & narrow_ids, p.last = !(flags & no_last), p.apart = flags & apart;
-    p.bad = flags & bad;
+    p = problem_of<Of, flags>(p, rows_of_call), p.cluster = dlrm::cluster_blocks;
     const Case<T> c(p);
     if (!testing::few_rows()) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
     p.tile = 16, check_cluster<T, 2, Of, flags>(report, p, c, clusters);
@@ -364,6 +388,68 @@ void check_clusters_called(testing::Report& report) {
     check_cluster<T, Small, bags | bad>(report, 11, 0, offset);
 }
 
+#ifndef __CUDACC__
+// -------------------------------------------------------------------------- pairs, whose products only sm_90a has and the host
+
+// Warpgroups that share a block's outputs four, two and one at a time, with one that has no panel of k; small and large D;
+// many tables and few.
+struct Parts {
+    static constexpr const char *bottom = "13-256-128-64-16", *top = "61-128-64-1";
+    static constexpr int tables = 9;
+};
+struct Halved {
+    static constexpr const char *bottom = "32-256-256-128-24", *top = "160-256-128-1";
+    static constexpr int tables = 16;
+};
+struct Whole {
+    static constexpr const char *bottom = "5-256-512-256-8", *top = "504-512-256-1";
+    static constexpr int tables = 31;
+};
+
+template <class Of, int flags>
+struct PairNet : Net<Of, flags> {
+    static constexpr int stages = 2;
+};
+template <class T, class Own>
+__global__ void pair_forward(const __grid_constant__ dlrm::Arguments<T, Own::model.tables> of) {
+    dlrm::PairBlock<T, Own::model.tables, Own>(of).run();
+}
+template <class T, class Own>
+__global__ void pair_weights(const __grid_constant__ fused_mlp::LayersToFragments<T> all) {
+    dlrm::PairWeights<T, Own>{all}.write();
+}
+
+template <class T, class Of, int flags = plainly>
+void check_pair(testing::Report& report, long long rows_of_call, int clusters, Problem p = {}) {
+    using Own = PairNet<Of, flags>;
+    static constexpr dlrm::PairLayout net = dlrm::pair_layout<T>(Own::model, Own::stages);
+    p = problem_of<Of, flags>(p, rows_of_call), p.tile = dlrm::pair_rows, p.cluster = dlrm::pair_blocks;
+    check(report, p, Case<T>(p), "pairs ", [&](const dlrm::Call<T>& call, fused_mlp::LayersToFragments<T> layers) {
+        Buffer<T> laid_out(net.elements);
+        dlrm::Arguments<T, Of::tables> of = arguments_of<Of::tables>(call);
+        of.net.fragments = layers.fragments = laid_out.get(), of.net.clusters = clusters;
+        const dim3 threads(fused_mlp::direct_threads), blocks(unsigned(net.elements * sizeof(T) / 16 / threads.x + 1));
+        cudaError_t error = laid_out_by([&] {
+            return launch_kernel(pair_weights<T, Own>, blocks, threads, 0, cudaStream_t{}, layers);
+        });
+        if (error == cudaSuccess) error = set_shared_memory_limit(pair_forward<T, Own>, size_t(net.shared_bytes));
+        if (error != cudaSuccess) return error;
+        return launch_clusters(pair_forward<T, Own>, clusters, dlrm::pair_blocks, threads, size_t(net.shared_bytes),
+                               cudaStream_t{}, of);
+    });
+}
+template <class T>
+void check_pairs(testing::Report& report) {
+    check_pair<T, Parts>(report, 70, 1);
+    if constexpr (testing::race_check) return;
+    if constexpr (sizeof(T) == 2) check_pair<T, Whole>(report, 33, 2);
+    if (testing::quick && sizeof(T) < sizeof(float)) return;
+    check_pair<T, Halved>(report, 31, 1);
+    check_pair<T, Main>(report, 33, 1);
+    check_pair<T, Parts, bags | narrow_ids | apart | bad>(report, 40, 2);
+}
+#endif
+
 // The main model, timed.
 template <class T>
 void check_main(testing::Report& report) {
@@ -387,7 +473,13 @@ int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         check_all<float>(report);
         check_clusters<float>(report);
+#ifndef __CUDACC__
+        check_pairs<float>(report);
+#endif
         if constexpr (testing::race_check) return;
+#ifndef __CUDACC__
+        check_pairs<__half>(report);
+#endif
         check_clusters_called<float>(report);
         check_all<__half>(report);
         check_clusters<__half>(report);

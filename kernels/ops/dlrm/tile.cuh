@@ -214,21 +214,27 @@ struct Vectors {
         if constexpr (sizeof(T) == 4) v = {rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w)};
         return v;
     }
-    // Products of vectors 16 m … with 8 n …, those before them: give(column, value), behind the columns of vector 0.
+    // Of this lane's four products of vectors 16 m … with 8 n …, those that are pairs: give(column, number), behind the
+    // columns of vector 0.
     template <class Give>
-    __device__ void give_pairs(int m, int n, const float (&sums)[4], Give give) const {
+    __device__ void each_pair(int m, int n, Give give) const {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
-            if (other < one && one <= model.tables) give(columns + one * (one - 1) / 2 + other, narrow<T>(sums[e]));
+            if (other < one && one <= model.tables) give(columns + one * (one - 1) / 2 + other, e);
         }
     }
-    // A row's pairs of vectors 16 m … 16 m + 15 with all those before them.
-    template <int m, class Give>
-    __device__ void meet(int i, Give give) const {
-        constexpr int tiles = 2 * m + 2;
+    template <class Give>
+    __device__ void give_pairs(int m, int n, const float (&sums)[4], Give give) const {
+        each_pair(m, n, [&](int column, int e) { give(column, narrow<T>(sums[e])); });
+    }
+    // A row's products of vectors 16 m … 16 m + 15 with all those before them, eight a tile.
+    template <int m>
+    static constexpr int tiles_before = 2 * m + 2;
+    template <int m>
+    __device__ void multiply(int i, float (&sums)[tiles_before<m>][4]) const {
+        constexpr int tiles = tiles_before<m>;
         const int bytes = columns * int(sizeof(T));
-        float sums[tiles][4] = {};
         for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
             uint4 v[tiles];
 #pragma unroll
@@ -240,8 +246,13 @@ struct Vectors {
 #pragma unroll
             for (int n = 0; n < tiles; ++n) multiply_step<T>(sums[n], end, v[n].z, v[n].w);
         }
+    }
+    template <int m, class Give>
+    __device__ void meet(int i, Give give) const {
+        float sums[tiles_before<m>][4] = {};
+        multiply<m>(i, sums);
 #pragma unroll
-        for (int n = 0; n < tiles; ++n) give_pairs(m, n, sums[n], give);
+        for (int n = 0; n < tiles_before<m>; ++n) give_pairs(m, n, sums[n], give);
     }
     // The same with vectors 8 n … 8 n + 7 alone, where there are warps for it.
     template <class Give>

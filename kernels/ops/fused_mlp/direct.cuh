@@ -97,10 +97,27 @@ struct LayersToFragments {
     T* fragments;
 };
 
+// Piece i of a layer's fragments, 16 bytes, of weight(output, k).
+template <class T, class Weight>
+__device__ inline Pack<T, widest<T>> fragment_piece(int i, int slots, Weight weight) {
+    constexpr int of_word = 4 / int(sizeof(T));
+    const int lane = i % 32, number = i / 32 % 4, slot = i / 128 % slots;
+    const int row = i / 128 / slots * direct_outputs + lane / 4;
+    // In words of 4 bytes: lane t has four of each half of a slot, a step takes two of them.
+    const int word = slot * (slot_bytes / 4) + number / 2 * (half_bytes / 4) + lane % 4 * 4 + number % 2 * 2;
+    Pack<T, widest<T>> piece;
+#pragma unroll
+    for (int e = 0; e < widest<T>; ++e) {
+        const int part = e / of_word, k = (word + part / 2) * of_word + e % of_word;  // outputs g, g + 8, g, g + 8
+        piece.element[e] = as_input<T, true>(weight(row + part % 2 * 8, k));
+    }
+    return piece;
+}
+
 // blockIdx.y: the layer. A successor that begins early finds all that was there before this launch.
 template <class T>
 __device__ void write_fragments(const LayersToFragments<T>& all) {
-    constexpr int width = widest<T>, of_word = 4 / int(sizeof(T)), of_slot = Fragments<T>::of_slot;
+    constexpr int width = widest<T>, of_slot = Fragments<T>::of_slot;
     const int l = int(blockIdx.y);
     const Fragments<T> own(all, l), last(all, int(all.count) - 1);
     const T *const weights = all.weights[l], *const bias = all.biases[l];
@@ -114,16 +131,11 @@ __device__ void write_fragments(const LayersToFragments<T>& all) {
     const int first = int(blockIdx.x * blockDim.x + threadIdx.x), step = int(gridDim.x * blockDim.x);
     const int pieces = own.slots * (own.jobs ? own.jobs * fragment_bytes / 16 : of_slot / width);
     for (int i = first; i < pieces; i += step) {
-        const int lane = i % 32, number = i / 32 % 4, slot = i / 128 % own.slots;
-        const int row = i / 128 / own.slots * direct_outputs + lane / 4;
-        // In words of 4 bytes: lane t has four of each half of a slot, a step takes two of them.
-        const int word = slot * (slot_bytes / 4) + number / 2 * (half_bytes / 4) + lane % 4 * 4 + number % 2 * 2;
         Pack<T, width> piece;
+        if (own.jobs) piece = fragment_piece<T>(i, own.slots, weight);
+        else
 #pragma unroll
-        for (int e = 0; e < width; ++e) {
-            const int part = e / of_word, k = (word + part / 2) * of_word + e % of_word;  // outputs g, g + 8, g, g + 8
-            piece.element[e] = own.jobs ? as_input<T, true>(weight(row + part % 2 * 8, k)) : weight(0, i * width + e);
-        }
+            for (int e = 0; e < width; ++e) piece.element[e] = weight(0, i * width + e);
         reinterpret_cast<Pack<T, width>*>(fragments)[i] = piece;
     }
     for (int i = first; i < direct_outputs * (own.jobs ? own.jobs : 1); i += step)
@@ -520,21 +532,29 @@ struct Packed {
     Widths widths;
 };
 template <class T>
-cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments, cudaStream_t stream) {
-    constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
+LayersToFragments<T> layers_of(std::initializer_list<Packed<T>> mlps, T* fragments) {
     LayersToFragments<T> all = {};
     all.fragments = fragments;
-    long long blocks = 1;
     for (const Packed<T>& mlp : mlps) {
         const T* next = mlp.packed;
         for (int l = 0; l < mlp.widths.count; ++l) {
             const int own = int(all.count++), inputs = mlp.widths.width[l], outputs = mlp.widths.width[l + 1];
             const long long stride = round_up(inputs, 16), rows = round_up(outputs, 16);
-            if (rows * stride * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
             all.weights[own] = next, all.biases[own] = next + rows * stride, next += rows * (stride + 1);
             all.strides[own] = stride, all.inputs[own] = inputs, all.outputs[own] = outputs;
-            blocks = std::max(blocks, rows * stride / of_block);
         }
+    }
+    return all;
+}
+template <class T>
+cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments, cudaStream_t stream) {
+    constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
+    const LayersToFragments<T> all = layers_of(mlps, fragments);
+    long long blocks = 1;
+    for (int l = 0; l < all.count; ++l) {
+        const long long elements = round_up(all.outputs[l], 16) * all.strides[l];
+        if (elements * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
+        blocks = std::max(blocks, elements / of_block);
     }
     return launch_kernel(fragments_of_layers<T>, dim3(unsigned(blocks), unsigned(all.count)), dim3(block_threads), 0, stream, all);
 }

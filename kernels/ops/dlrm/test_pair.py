@@ -1,0 +1,256 @@
+"""dlrm_forward by pairs of blocks: where weights lie, what is computed, on the host and on a GPU, and what fits."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+
+from ... import runtime
+from ...check import Case
+from ...check.contract import DEVICE, Contract, kernel_backend
+from ...dispatch import nvrtc
+from ...dispatch.core import on_host
+from ...inductor.machine_code import opcodes, registers, sass
+from . import cuda_launch
+from .pair import BLOCKS, ROWS, Pairs, lay_out_source, pairs_for, pairs_source
+from .shape import Shape
+from .spec import SPECS, draw_model
+from .test_dlrm_forward import as_list, told_at_once
+from .tile import TYPES, Tiles
+
+MAIN = Shape((13, 512, 256, 64, 16), (367, 512, 256, 1), 26)
+# Widths of the bottom MLP behind the dense features, of the top MLP, F, D: warpgroups share outputs in each way.
+WIDTHS = {
+    "small": ((256, 128, 64), (128, 64, 1), 9, 16),
+    "middle": ((512, 256, 128), (256, 128, 1), 20, 24),
+    "wide": ((256, 512, 256), (512, 256, 1), 31, 8),
+    "vectors": ((256, 128, 128), (512, 64, 1), 15, 64),
+}
+H100 = 227 * 1024  # bytes of shared memory a block
+needs_nvrtc = pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+
+
+@pytest.fixture
+def pairs(monkeypatch):
+    """Calls are computed by pairs, of which three run at once."""
+    made = []
+    monkeypatch.setattr(cuda_launch, "TAKES_PAIRS", True)
+    monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: 7)
+    monkeypatch.setattr(cuda_launch, "pairs_source", lambda design: made.append(design) or pairs_source(design))
+    cuda_launch.design_of.cache_clear()
+    yield made
+    cuda_launch.design_of.cache_clear()
+
+
+def model(name="small", rows=37, bags="", inputs=13, dtype=torch.float32, ids=torch.int64, activations=None):
+    """A call with one of WIDTHS."""
+    hidden, top, features, width = WIDTHS[name]
+    variant = hidden, top, activations or ("relu", "relu", "relu", "identity")
+    precision = "tf32" if dtype == torch.float32 else "ieee"
+    return draw_model(Case((1,), dtype), rows, inputs, width, features, variant, bags, DEVICE, ids, precision)
+
+
+def shape_of(name: str, inputs=13) -> Shape:
+    hidden, top, features, width = WIDTHS[name]
+    return Shape((inputs, *hidden, width), (width + features * (features + 1) // 2, *top), features)
+
+
+def assert_near(call, out):
+    """To the float64 result, as the op's Spec has it."""
+    exact = call.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    wanted = kernels.dlrm_forward(*exact.arguments(), backend="eager")
+    (error,) = SPECS["dlrm_forward"].scale.errors(None, call, [wanted])
+    assert ((out.double() - wanted).abs() <= error).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- the layout
+
+
+def panels_of(weights: list[torch.Tensor]) -> torch.Tensor:
+    """What lies in the panels, by a plain formula: for each block, step and warpgroup 64 outputs by 128 bytes of k."""
+    of = 128 // weights[0].element_size()
+    panels = []
+    for block in range(BLOCKS):
+        for layer in (1, 2, 4, 5):
+            own = weights[layer].chunk(BLOCKS, int(layer in (2, 5)))[block]
+            columns = own.shape[0] // 64
+            parts = 4 // columns
+            steps = -(-own.shape[1] // (of * parts))
+            padded = torch.zeros(own.shape[0], steps * parts * of, dtype=own.dtype)
+            padded[:, : own.shape[1]] = own
+            for step, group in itertools.product(range(steps), range(4)):
+                k = (group // columns * steps + step) * of
+                panel = padded[group % columns * 64 :][:64, k : k + of].reshape(64, 8, of // 8)  # pieces of 16 bytes
+                permuted = torch.stack([row[torch.arange(8) ^ number % 8] for number, row in enumerate(panel)])
+                panels.append(permuted.flatten())
+    return torch.cat(panels)
+
+
+@pytest.mark.host
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", WIDTHS)
+def test_weights_lie_in_panels(name, dtype):
+    shape = shape_of(name)
+    # Of numbers that tf32 and halves hold.
+    weights = [(torch.randn(outputs, inputs) / 8).bfloat16().to(dtype) for inputs, outputs in shape.layers]
+    biases = [torch.randn(outputs).bfloat16().to(dtype) for _, outputs in shape.layers]
+    design = Pairs(shape, dtype, ROWS)
+    with on_host():
+        laid_out = cuda_launch.write_fragments(design, weights[0], weights, biases)
+    panels = panels_of(weights)
+    assert torch.equal(laid_out[: len(panels)], panels)
+    padded = [torch.cat([tensor, tensor.new_zeros(-len(tensor) % 16)]) for tensor in (*biases, weights[-1][0])]
+    end = torch.cat(padded)
+    assert torch.equal(laid_out[-len(end) :], end)
+    fragments, layers = laid_out[len(panels) : -len(end)], torch.cat([weights[0].flatten(), weights[3].flatten()])
+    assert torch.equal(fragments[fragments != 0].sort().values, layers[layers != 0].sort().values)
+
+
+@pytest.mark.host
+@needs_compiler
+def test_what_pair_py_computes_is_what_pair_layout_does(tmp_path):
+    """The compiler compares them."""
+    text = ""
+    for name, dtype, inputs in itertools.product(WIDTHS, (torch.float32, torch.float16), (1, 13, 32)):
+        for source in (pairs_source, lay_out_source):
+            own = source(Pairs(shape_of(name, inputs), dtype, ROWS, 2 + inputs % 3)).text
+            include = own[own.index("#include") : own.index("using T")]
+            text += f"{include}namespace {name}_{dtype.itemsize}_{inputs}_{source.__name__} {{\n"
+            text += own[own.index("using T") : own.index('extern "C"')] + "}\n"
+    file = tmp_path / "models.cpp"
+    file.write_text(text)
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-w", f"-I{runtime.KERNELS}", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+
+
+# ---------------------------------------------------------------------------------------------------------- the kernel
+
+
+class TestPairs(Contract):
+    op = "dlrm_forward"
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", TYPES, ids=str)
+    def test_any_batch(self, backend, dtype, pairs):
+        for rows in (0, 1, 31, 32, 33, 100, 200):  # three pairs: the last takes some a third tile
+            call = model(rows=rows, dtype=dtype)
+            out = kernels.dlrm_forward(*call.arguments(), backend=backend)
+            assert_near(call, out)
+            assert torch.equal(out, kernels.dlrm_forward(*call.arguments(), backend=backend))
+        assert pairs
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+    @pytest.mark.parametrize("name", WIDTHS)
+    def test_any_widths(self, backend, name, dtype, pairs):
+        call = model(name, 45, inputs=32, dtype=dtype, activations=("tanh", "identity", "silu", "sigmoid"))
+        assert_near(call, kernels.dlrm_forward(*call.arguments(), backend=backend))
+        assert pairs or pairs_for(shape_of(name, 32), dtype, H100, 132) is None
+
+    @kernel_backend
+    @pytest.mark.parametrize("bags", ["open", "closed"])
+    def test_bags_narrow_ids_and_what_is_not_aligned(self, backend, bags, pairs):
+        call = model(rows=70, bags=bags, ids=torch.int32, dtype=torch.bfloat16)
+        out = kernels.dlrm_forward(*call.arguments(), backend=backend)
+        assert_near(call, out)
+
+        def moved(tensor):
+            return torch.cat([tensor.new_empty(1), tensor.flatten()])[1:].view(tensor.shape)
+
+        dense, tables, indices, *others = call.arguments()
+        apart = [torch.stack([ids, -ids - 1], 1)[:, 0] for ids in indices]
+        again = kernels.dlrm_forward(moved(dense), [*map(moved, tables)], apart, *others, backend=backend)
+        assert torch.equal(again, out)
+        assert len(set(pairs)) == 2
+
+    @kernel_backend
+    def test_what_is_infinite_stays_in_its_rows(self, backend, pairs):
+        call = model("middle", 40)
+        arguments = call.arguments()
+        for value in (float("inf"), float("nan")):
+            arguments[0][3, 2] = value
+            out = kernels.dlrm_forward(*arguments, backend=backend)
+            wanted = kernels.dlrm_forward(*arguments, backend="eager")
+            assert torch.equal(out.isfinite(), wanted.isfinite())
+        assert pairs
+
+    @kernel_backend
+    def test_bad_ids_are_reported_and_count_as_zeros(self, backend, pairs):
+        call = model(rows=40)
+        dense, tables, indices, *others = call.arguments()
+        for value in (len(tables[1]), -1, -(2**63)):
+            wrong = [ids.clone() for ids in indices]
+            wrong[1][35] = value
+            with pytest.raises(IndexError, match=rf"dlrm_forward: id {value}, at position 35 of indices\[1\]"):
+                told_at_once(backend, (dense, tables, wrong, *others))
+        out = getattr(torch.ops.fused_kernels.dlrm_forward, backend)(*map(as_list, (dense, tables, wrong, *others)))
+        with pytest.raises(IndexError):
+            kernels.check_ids(wait=True)
+        grown = [torch.cat([table, torch.zeros_like(table[:1])]) for table in tables]
+        wrong[1][35] = len(tables[1])
+        assert torch.equal(out, kernels.dlrm_forward(dense, grown, wrong, *others, backend=backend))
+        assert pairs
+
+
+# ----------------------------------------------------------------------------------------------------------- what fits
+
+
+def test_what_fits():
+    for dtype in TYPES:
+        design = pairs_for(MAIN, dtype, H100, 132)
+        assert (design.stages, design.why_not(H100)) == (3 if dtype == torch.float32 else 4, "")
+        assert pairs_for(MAIN, dtype, 99 * 1024, 132) is None
+        assert pairs_for(MAIN, dtype, H100, 1) is None
+    why = functools.partial(Pairs.why_not, shared_bytes=H100)
+    other = replace(MAIN, bottom=(40, 500, 200, 60, 10), top=(361, 640, 300, 2), features=32)
+    assert why(Pairs(other, torch.bfloat16, ROWS)) == (
+        "200 outputs of the bottom MLP's layer 2, and a pair takes 128, 256, 512; "
+        "60 outputs of the bottom MLP's layer 3, and a pair takes 64, 128, 256; "
+        "640 outputs of the top MLP's layer 1, and a pair takes 128, 256, 512; "
+        "300 outputs of the top MLP's layer 2, and a pair takes 64, 128, 256; "
+        "2 outputs of the top MLP's layer 3, and a pair takes 1; "
+        "500 outputs of the bottom MLP's layer 1, and a pair takes multiples of 256; "
+        "vectors of 20 bytes, and a pair takes multiples of 16; 32 tables, and a pair takes at most 31"
+    )
+    assert why(Pairs(replace(MAIN, bottom=(40, *MAIN.bottom[1:])), torch.float32, ROWS)) == (
+        "160 bytes of dense features, and a pair takes at most 128"
+    )
+    assert why(Pairs(replace(MAIN, bottom=(13, 64, 16)), torch.float32, ROWS)) == (
+        "MLPs of 2 and 3 layers, and a pair takes 4 and 3"
+    )
+    wide = replace(MAIN, bottom=(13, 1024, 512, 256, 16))
+    assert why(Pairs(wide, torch.float32, ROWS)).endswith(" bytes on chip, and a block has 232,448")
+
+
+def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
+    design = functools.partial(cuda_launch.design_of, MAIN, torch.float32, "tf32", shared_bytes=H100, blocks=132)
+    assert isinstance(design(arch=90, batch=241), Pairs)
+    assert not isinstance(design(arch=90, batch=240), Pairs)
+    assert type(design(arch=100, batch=241)) is Tiles
+    assert type(cuda_launch.design_of(MAIN, torch.float32, "tf32", 90, H100)) is Tiles, "one multiprocessor"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [MAIN, replace(MAIN, bags="open", id_bytes=4, aligned=False)], ids=str)
+def test_pairs_compile(shape, dtype, tmp_path):
+    design = pairs_for(shape, dtype, H100, 132)
+    for program in (pairs_source(design), lay_out_source(design)):
+        image = Path(nvrtc.compiled(nvrtc.Kernel(program, 90), tmp_path).path).read_bytes()
+        assert registers(image) <= 128
+        if (lines := sass(image)) is not None:
+            counts = opcodes(lines)
+            assert not {"STL", "LDL"} & counts.keys()
+            assert ("HGMMA" in counts) == (program.cluster == 2), "products of warpgroups"
