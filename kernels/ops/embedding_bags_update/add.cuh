@@ -25,9 +25,10 @@ using embedding_bags::Tables;
 constexpr int threads = 256, warps = threads / lanes_of_a_warp;
 constexpr int shared_floats = 48 * 1024 / 4 / warps;  // of a warp: what a block may have without asking
 constexpr int ahead = 4;                              // steps whose gradients are on their way together
-constexpr int resident_blocks = 4;                    // of a processor; and an H200's warps that this makes:
-constexpr long long most_warps = 132LL * resident_blocks * warps;
-constexpr unsigned nobody = ~0u;  // has a slot: no id that is this large gets one
+constexpr int resident_blocks = 4;                    // of a processor
+constexpr long long most_warps = 132LL * resident_blocks * warps;  // that an H200 runs at once
+constexpr long long most_columns = 1 << 24;                        // so that a column is an int
+constexpr unsigned nobody = ~0u;                                   // who owns a slot that is free: no id that has one
 
 // A warp takes `bags` bags, `ids` at once, whose ids its lanes find; then 2^shift lanes add a row, in steps.
 struct Split {
@@ -61,12 +62,12 @@ __device__ inline void add_to_memory(float* pointer, const float* values, float 
 // Warp w takes table w % features, so that neighbours read neighbouring ids and gradients.
 template <int width, bool has_offsets>
 __global__ void __launch_bounds__(threads, resident_blocks)
-    add_kernel(Tables tables, float* rows, Bags bags, const float* weights, const float* grad, long long columns,
-               bool mean, Scalar learning_rate, Split split) {
+    add_kernel(Tables tables, float* rows, Bags bags, const float* weights, const float* grad, int columns, bool mean,
+               Scalar learning_rate, Split split) {
     const int lane = int(threadIdx.x) % lanes_of_a_warp, warp = int(threadIdx.x) / lanes_of_a_warp;
     const int groups = lanes_of_a_warp >> split.shift, group = lane >> split.shift;
     const int steps = (split.ids + groups - 1) / groups;
-    const long long column_of_lane = (long long)(lane & ((1 << split.shift) - 1)) * width;
+    const int column_of_lane = (lane & ((1 << split.shift) - 1)) * width;
     const long long number = (long long)blockIdx.x * warps + warp, part = number / bags.features;
     const long long feature = number - part * bags.features, begin = part * split.bags;
     const long long end = begin + split.bags < bags.batch ? begin + split.bags : bags.batch;
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(threads, resident_blocks)
         // A lane finds where its bag's ids are, and what each of them counts.
         const int here = end - first < split.ids ? int(end - first) : split.ids;
         const long long bag = first + lane;
+        const float* gradients = grad + (first * bags.features + feature) * columns;
         long long from = bag * bags.features + feature, to = from + 1, count = here;
         float share_of_bag = 1;
         if constexpr (has_offsets) {
@@ -125,9 +127,9 @@ __global__ void __launch_bounds__(threads, resident_blocks)
             }
             if (weights && is_id) share *= weights[position];
             const embedding_bags::Place place = tables.find(id, table);
-            const long long row = is_id && place.inside ? place.row : -1;
+            const long long start = is_id && place.inside ? place.row * columns : -1;
             int slot = -1;
-            if (row >= 0 && split.slots && id < nobody) {
+            if (start >= 0 && split.slots && id < nobody) {
                 const unsigned wanted = unsigned(id) % unsigned(split.slots);
                 const unsigned owner = atomicCAS(owners + wanted, nobody, unsigned(id));
                 if (owner == nobody || owner == unsigned(id)) slot = int(wanted);
@@ -139,31 +141,31 @@ __global__ void __launch_bounds__(threads, resident_blocks)
             }
             const int slot_and_turn = slot >= 0 ? slot * lanes_of_a_warp + turn : -1;
 
-            const unsigned have_rows = __ballot_sync(~0u, row >= 0);
-            for (long long column = column_of_lane; column - column_of_lane < columns; column += width << split.shift) {
+            const unsigned have_rows = __ballot_sync(~0u, start >= 0);
+            for (int column = column_of_lane; column - column_of_lane < columns; column += width << split.shift) {
                 const unsigned adds = column < columns ? have_rows : 0;
                 for (int step = group; step < steps * groups; step += ahead * groups) {
                     Pack<float, width> values[ahead];
 #pragma unroll
                     for (int u = 0; u < ahead; ++u) {
                         const int source = step + u * groups;
-                        const long long of = (first + __shfl_sync(~0u, which, source)) * bags.features + feature;
+                        const int of = has_offsets ? __shfl_sync(~0u, which, source) : source;
                         if (source < lanes_of_a_warp && adds >> source & 1)
-                            values[u] = load_once<width>(grad + of * columns + column);
+                            values[u] = load_once<width>(gradients + of * bags.features * columns + column);
                     }
 #pragma unroll
                     for (int u = 0; u < ahead; ++u) {
                         const int source = step + u * groups;
-                        const long long to_row = __shfl_sync(~0u, row, source);
+                        const long long row = __shfl_sync(~0u, start, source);
                         const float factor = __shfl_sync(~0u, share, source);
                         const int place = __shfl_sync(~0u, slot_and_turn, source);
                         const bool mine = source < lanes_of_a_warp && adds >> source & 1;
                         const int own_turn = mine && place >= 0 ? place % lanes_of_a_warp : -1;
                         if (mine && place < 0)
-                            add_to_memory<width>(rows + to_row * columns + column, values[u].element, rate * factor);
+                            add_to_memory<width>(rows + row + column, values[u].element, rate * factor);
                         for (int now = 0; __any_sync(~0u, own_turn >= now); ++now) {
                             if (own_turn == now) {
-                                float* sum = sums + place / lanes_of_a_warp * int(columns) + column;
+                                float* sum = sums + place / lanes_of_a_warp * columns + column;
                                 Pack<float, width> total = load<width>(sum);
 #pragma unroll
                                 for (int e = 0; e < width; ++e) total.element[e] += factor * values[u].element[e];
@@ -180,7 +182,7 @@ __global__ void __launch_bounds__(threads, resident_blocks)
     for (int slot = group; slot < split.slots; slot += groups) {
         if (owners[slot] == nobody) continue;
         float* row = rows + (table.begin + owners[slot]) * columns;
-        for (long long column = column_of_lane; column < columns; column += width << split.shift)
+        for (int column = column_of_lane; column < columns; column += width << split.shift)
             add_to_memory<width>(row + column, sums + slot * columns + column, rate);
     }
 }
@@ -207,8 +209,8 @@ cudaError_t launch(const Tables& tables, float* rows, const Bags& bags, const fl
     long long parts = (bags.batch + split.bags - 1) / split.bags;
     auto kernel = bags.offsets ? add_kernel<width, true> : add_kernel<width, false>;
     return launch_kernel(kernel, embedding_bags::grid_of(parts * bags.features, warps), dim3(threads),
-                         sizeof(float) * shared_floats * warps, stream, tables, rows, bags, weights, grad, columns,
-                         mean, learning_rate, split);
+                         sizeof(float) * shared_floats * warps, stream, tables, rows, bags, weights, grad,
+                         int(columns), mean, learning_rate, split);
 }
 
 // rows: all tables'; they are written. mean: of bags that have offsets.
@@ -216,6 +218,7 @@ inline cudaError_t launch(const Tables& tables, float* rows, const Bags& bags, c
                           long long columns, bool mean, const Scalar& learning_rate, cudaStream_t stream,
                           long long warps = most_warps, int slots = shared_floats) {
     if (bags.count() == 0 || columns == 0) return cudaSuccess;
+    if (columns > most_columns) return cudaErrorInvalidValue;
     bool whole = columns % widest<float> == 0 && aligned(rows, grad);
     auto go = whole ? launch<widest<float>> : launch<1>;
     return go(tables, rows, bags, weights, grad, columns, mean, learning_rate, stream,

@@ -199,6 +199,7 @@ void check_additions(testing::Report& report, const Shape& shape) {
         for (Design design : {Design{add::most_warps, add::shared_floats}, {4, 1 << 20}, {1, 3}, {2, 0}}) {
             std::string direction = kind + (", " + std::to_string(design.warps)) + " warps";
             // Bits do not repeat, so it is not the tables that are the output, but how many elements are too far off.
+            // The time of the row is that of the comparison.
             report.check<float>(shape, "add", direction, 0, {{"elements off", off, none}}, [&] {
                 embedding_bags::Tables all{row_offsets.get(), rows, padding, embedding_bags::Missing::zero, nullptr};
                 embedding_bags::Bags bags{{indices.get(), true}, {in_bags ? ends.get() : nullptr, true},
