@@ -37,6 +37,7 @@ FEATURES = len(HEIGHTS)
 BATCHES = (2048, 16384, 65536)
 ZIPF = 1.05
 RATE = 0.01
+ATOMICS = "cuda, by atomics"
 TBE_OPTIMIZERS = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD"}
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform", "rule": "sgd"}
 
@@ -81,16 +82,16 @@ def distinct_rows(heights: tuple[int, ...], batch: int, zipf: float) -> int:
     return sum(len(ids(batch, below=height, zipf=zipf).unique()) for height in heights)
 
 
-def _update(rule: str, backend: str) -> Callable:
+def _update(rule: str, backend: str, **more) -> Callable:
     """The public function on (tables, state, row_offsets, indices, grad, …)."""
 
     def update(tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None):
         function = getattr(eager if backend == "eager" else kernels, f"embedding_bags_{rule}_")
-        more = {"offsets": offsets} | ({} if backend == "eager" else {"backend": backend})
+        options = more | {"offsets": offsets} | ({} if backend == "eager" else {"backend": backend})
         if rule == "sgd":
-            function(tables, row_offsets, indices, grad, RATE, **more)
+            function(tables, row_offsets, indices, grad, RATE, **options)
         else:
-            function(tables, state, row_offsets, indices, grad, RATE, eps=EPS, **more)
+            function(tables, state, row_offsets, indices, grad, RATE, eps=EPS, **options)
 
     return update
 
@@ -122,6 +123,7 @@ def _table_batch(rule: str) -> Callable:
 
 def _implementations(rule: str, names: tuple[str, ...]) -> dict[str, Callable]:
     builders = {"torch.compile": lambda: torch.compile(_update(rule, "eager"), dynamic=False)}
+    builders[ATOMICS] = functools.partial(_update, rule, "cuda", deterministic=False)
     builders[fbgemm.NAME] = functools.partial(_table_batch, rule)
     for backend in ("eager", *OURS):
         builders[backend] = functools.partial(_update, rule, backend)
@@ -183,15 +185,16 @@ def _lengths(rule: str) -> Lengths:
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Lengths]:
-    """By part: on the GPU alone, whole and without the sort; then against eager, whose sizes hang on the ids: it cannot
-    be captured, so there a call is waited for, FBGEMM's too, whose backward is autograd's; last calls whose number of
-    ids is another one each time."""
+    """By part: on the GPU alone, whole, without the sort, and SGD by atomics; then against eager, whose sizes hang on
+    the ids: it cannot be captured, so there a call is waited for, FBGEMM's too, whose backward is autograd's; last
+    calls whose number of ids is another one each time."""
     ours = ("cuda", "cuda, sorted before", "triton", "triton, sorted before")
     for width, heights in ((16, HEIGHTS), (128, CAPPED)):
         for batch in BATCHES[-1:] if quick else BATCHES:
             for zipf in (0.0, ZIPF):
                 for rule in RULES[:1] if quick else RULES:
-                    yield _cell("bandwidth", rule, heights, batch, width, zipf, ours)
+                    names = (*ours, ATOMICS) if rule == "sgd" else ours
+                    yield _cell("bandwidth", rule, heights, batch, width, zipf, names)
     for batch in BATCHES[:1] if quick else BATCHES:
         for rule in RULES:
             tbe = (fbgemm.NAME,) * (rule in TBE_OPTIMIZERS)

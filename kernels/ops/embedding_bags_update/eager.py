@@ -46,13 +46,23 @@ def embedding_bags_rowwise_adagrad_(
     return update_(tables, state, *updates, learning_rate, "rowwise_adagrad", eps)
 
 
+def embedding_bags_add(
+    tables: Tensor, row_offsets: Tensor, indices: Tensor, bag_grad: Tensor, offsets: Tensor | None,
+    per_sample_weights: Tensor | None, learning_rate: float | Tensor, pooling: str, padding_idx: int,
+) -> None:
+    """SGD as the op of op.py takes it, which writes tables; a padding_idx below 0 is none."""
+    padding = None if padding_idx < 0 else padding_idx
+    arguments = tables, row_offsets, indices, bag_grad, learning_rate, offsets, pooling, per_sample_weights, padding
+    embedding_bags_sgd_(*arguments)
+
+
 def row_gradients(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, offsets: Tensor | None, mode: str,
     per_sample_weights: Tensor | None, padding_idx: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The distinct rows that occur, int64 [U], ascending, and their gradients [U, D] in the dtype computed in."""
     dtype = torch.promote_types(tables.dtype, torch.float32)
-    batch, features, width = grad.shape
+    batch, features, _ = grad.shape
     ids = indices.reshape(-1).long()
     position = torch.arange(len(ids), device=ids.device)
     weights = None if per_sample_weights is None else per_sample_weights.reshape(-1).to(dtype)
@@ -69,10 +79,12 @@ def row_gradients(
         feature, bag = bag // max(batch, 1), bag % max(batch, 1) * features + bag // max(batch, 1)
     first, end = row_offsets[feature], row_offsets[feature + 1]
     kept &= (ids >= 0) & (ids < end - first) & (first >= 0) & (first + ids < len(tables))
-    rows, values = (first + ids)[kept], grad.reshape(-1, width).to(dtype)[bag[kept]]
+    rows, values = (first + ids)[kept], grad.flatten(0, 1).to(dtype)[bag[kept]]
     if weights is not None:
         values = values * weights[kept, None]
-    summed = torch.sparse_coo_tensor(rows[None], values, tables.shape, check_invariants=False).coalesce()
+    summed = torch.sparse_coo_tensor(
+        rows[None], values, tables.shape, device=tables.device, check_invariants=False
+    ).coalesce()
     return summed.indices()[0], summed.values()
 
 

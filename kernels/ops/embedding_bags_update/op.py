@@ -1,8 +1,8 @@
 """embedding_bags_sgd_, …_adagrad_, …_rowwise_adagrad_: the declaration, and the public functions.
 
-An update is two ops: embedding_bags_sort, which needs the ids alone (and may run before a gradient is there), and the
-declared one here, which walks what was sorted. So a sort of CUDA's serves Triton too, whose kernels sort within a block
-only, and each is tested and measured by itself.
+An update is two ops: embedding_bags_sort, which needs the ids alone (and may run before a gradient is there), and
+embedding_bags_update here, which walks what was sorted. So a sort of CUDA's serves Triton too, whose kernels sort
+within a block only, and each is tested and measured by itself. embedding_bags_add is SGD without a sort, by atomics.
 """
 
 import functools
@@ -104,10 +104,28 @@ OP = Op(
 )
 
 
+# Of halves each addition would round a row, which the walk rounds once. pooling is a mode: torch's functionalization
+# takes an argument of that name for its own.
+ADD = Op(
+    "embedding_bags_add",
+    "(Tensor(a!) tables, Tensor row_offsets, Ragged indices, Tensor bag_grad, Tensor? offsets,"
+    " Ragged? per_sample_weights, Number learning_rate, str pooling, int padding_idx) -> ()",
+    shapes="tables [R, D]: float32; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
+    "indices [B, F] | [N] with offsets: integer; bag_grad [B, F, D]: tables; "
+    "per_sample_weights [B, F] | [N] with offsets: tables; pooling: sum | mean",
+    eager=eager.embedding_bags_add,
+    backends=("cuda",),
+    auto="cuda",
+    package=__package__,
+)
+OPS = OP, ADD
+
+
 def embedding_bags_sgd_(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
-    padding_idx: int | None = None, sorted_ids: tuple[Tensor, ...] | None = None, *, backend: str = "auto",
+    padding_idx: int | None = None, sorted_ids: tuple[Tensor, ...] | None = None, *, deterministic: bool = True,
+    backend: str = "auto",
 ) -> Tensor:
     """The backward of embedding_bags and SGD's update in one: tables[r] -= lr · (the gradient of row r).
 
@@ -123,6 +141,10 @@ def embedding_bags_sgd_(
         sorted_ids: what embedding_bags_sort gave for these indices, row_offsets, offsets, R rows, padding_idx and
             mean: it needs no gradient, so that it can run before there is one. None: the call sorts. Nothing but their
             numbers of elements is looked at: what was sorted for more rows is written outside of tables.
+        deterministic: False: tables of float32 are updated in the order in which ids come, by atomics, without a sort:
+            the bits do not repeat, a row that occurs often is rounded at every addition, and the other rules, which
+            need a row's sum first, have no such form. sorted_ids must be None, backend "cuda" (which "auto" is for
+            CUDA tensors) or "eager".
         backend: "cuda" (which sorts by embedding_bags_sort's CUDA, or where it is not built and there is no nvcc by
             torch.sort), "triton" (by that CUDA if it is built, else by torch.sort),
             "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for small
@@ -140,7 +162,7 @@ def embedding_bags_sgd_(
     state = tables.new_empty(0, dtype=torch.float32)
     return _call(
         backend, "sgd", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode, per_sample_weights,
-        padding_idx, 0.0, sorted_ids=sorted_ids,
+        padding_idx, 0.0, sorted_ids=sorted_ids, deterministic=deterministic,
     )
 
 
@@ -181,7 +203,7 @@ def _call(
     backend: str, rule: str, tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor,
     learning_rate: float | Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None,
     padding_idx: int | None, eps: float, table_keys: int = 32768, chunk: int = 0,
-    sorted_ids: tuple[Tensor, ...] | None = None,
+    sorted_ids: tuple[Tensor, ...] | None = None, deterministic: bool = True,
 ) -> Tensor:
     op = ARGUMENTS[rule].name
     ARGUMENTS[rule].check((tables, state, row_offsets, offsets, indices, grad, per_sample_weights, mode))
@@ -192,6 +214,18 @@ def _call(
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
     checks.are_not_negative(op, learning_rate=learning_rate, eps=(eps := checks.real(op, "eps", eps)))
+    if not deterministic:
+        if sorted_ids is not None:
+            raise ValueError(f"{op}: sorted_ids must be None without deterministic, which sorts nothing")
+        if tables.dtype != torch.float32:
+            raise TypeError(
+                f"{op}: tables must be float32 without deterministic, as each addition would round them; got "
+                f"{str(tables.dtype).removeprefix('torch.')}"
+            )
+        ADD.call(
+            backend, tables, row_offsets, indices, grad, offsets, per_sample_weights, learning_rate, mode, padding
+        )
+        return tables
     walk = OP.call.chosen(backend, tables)
     if sorted_ids is None:
         sorted_ids = embedding_bags_sort(

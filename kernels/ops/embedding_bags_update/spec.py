@@ -1,4 +1,4 @@
-"""What `kernels.check` takes the walk of sorted ids through, and how far its results may be off."""
+"""What `kernels.check` takes the walk of sorted ids and the additions through, and how far their results may be off."""
 
 from dataclasses import dataclass, replace
 
@@ -6,7 +6,8 @@ import torch
 
 from ...check import Call, Case, Spec, Sums
 from ...check.cases import LAYOUTS, wide_cases
-from .eager import embedding_bags_update
+from ..embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
+from .eager import embedding_bags_add, embedding_bags_update
 
 LEARNING_RATE, EPS = 0.3, 1e-6
 # (rule, whether in bags, whether weighted, chunk): small chunks, so that rows fill several.
@@ -139,12 +140,71 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [*cases, *(replace(case, shape=(100003, 16)) for case in cases[:3]), Case((3, 32768)), Case((3, 32767))]
 
 
-SPEC = Spec(
-    embedding_bags_update,
-    _calls,
-    outputs=(),
-    mutated=("tables", "state"),
-    scale=_Updates(),
-    cases=_cases,
-    wide_cases=_wide_cases,
-)
+def _additions(case, device):
+    """[…, D]: so many rows of HEIGHTS, a table of one row among them, whose ids are all the same."""
+    *leading, columns = case.shape
+    batch, features = torch.Size(leading).numel(), len(HEIGHTS)
+    generator = torch.Generator().manual_seed(sum(case.shape))
+    plain = Case(case.shape, case.dtype)
+    named = ("tables", "bag_grad", "per_sample_weights")
+    if case.only and case.only not in named:
+        return
+    drawn = {name: case if case.only in ("", name) else plain for name in named}
+    single = draw_ids(generator, torch.arange(features).expand(batch, features))
+    of_ids, offsets = draw_bags(generator, batch, features)
+    ragged = draw_ids(generator, of_ids)
+    hostile = torch.tensor(HOSTILE_64)[torch.randint(len(HOSTILE_64), ragged.shape, generator=generator)]
+    ragged = torch.where(torch.rand(ragged.shape, generator=generator) < 0.2, hostile, ragged)
+    tables = drawn["tables"].tensor(1, device, (sum(HEIGHTS), columns))
+    row_offsets = torch.tensor([0, *HEIGHTS]).cumsum(0).to(device)
+    grad = drawn["bag_grad"].tensor(2, device, (batch, features, columns))
+    for name, ids, bounds, mode, weighted, padding in (
+        ("bags weighted", ragged, offsets, "sum", True, -1), ("one id", single, None, "sum", False, -1),
+        ("one id weighted, padding, int32", single.int(), None, "sum", True, 2),
+        ("bags mean", ragged, offsets.int(), "mean", False, -1),
+        ("bags mean, padding", ragged, offsets, "mean", False, 0),
+    ):
+        weights = drawn["per_sample_weights"].tensor(3, device, tuple(ids.shape)) if weighted else None
+        bounds = None if bounds is None else bounds.to(device)
+        tensors = (tables, row_offsets, ids.to(device), grad, bounds, weights)
+        yield Call(f"{case} {name}", tensors, (LEARNING_RATE, mode, padding))
+
+
+@dataclass(frozen=True)
+class _Additions(Sums):
+    """Each addition rounds the row, which is no larger than its absolute terms are together; and a GPU's additions to
+    memory flush what is below the smallest normal number."""
+
+    k: float = 4.0
+
+    def errors(self, reference, call, exact):
+        tables, row_offsets, ids, grad, offsets, weights = call.tensors
+        rate, mode, padding = call.options
+        size, times = tables.double().abs(), torch.zeros_like(exact[0])
+        grad, weights = grad.double().abs(), None if weights is None else weights.double().abs()
+        reference(size, row_offsets, ids, grad, offsets, weights, -rate, mode, padding)
+        reference(times, row_offsets, ids, torch.ones_like(grad), offsets, None, -1.0, "sum", padding)
+        number = torch.finfo(torch.float32)
+        return [(self.k + times) * (number.eps * size.nan_to_num(0, 0, 0) + number.tiny)]
+
+
+def _addition_cases(names: tuple[str, ...]) -> list[Case]:
+    shapes = [(0, 5), (5, 0), (1, 1), (7, 1), (45, 16), (33, 3), (5, 1025), (12, 132), (2, 5, 8)]
+    cases = [Case(shape, every_option=shape == (45, 16)) for shape in shapes]
+    for only in ("", "tables", "bag_grad", "per_sample_weights"):
+        cases += [Case((20, 8), layout=layout, only=only) for layout in LAYOUTS[1:]]
+        cases += [Case((20, 8), values=values, only=only) for values in ("special", "tiny")]
+    return cases
+
+
+SPECS = {
+    "embedding_bags_update": Spec(
+        embedding_bags_update, _calls, outputs=(), mutated=("tables", "state"), scale=_Updates(), cases=_cases,
+        wide_cases=_wide_cases,
+    ),
+    "embedding_bags_add": Spec(
+        embedding_bags_add, _additions, outputs=(), mutated=("tables",), scale=_Additions(), cases=_addition_cases,
+        wide_cases=lambda names: [Case((4099, 16)), Case((2048, 128)), Case((517, 1023)), Case((3, 32767))],
+        repeatable=False,
+    ),
+}

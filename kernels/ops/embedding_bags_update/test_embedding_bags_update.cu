@@ -1,11 +1,14 @@
-// embedding_bags_update's CUDA kernels against float64 loops, so that no libtorch is needed.
+// embedding_bags_update's and embedding_bags_add's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
+
+#include "add.cuh"
 
 #include <numeric>
 
 #include "check/host/testing.cuh"
 
 namespace update = embedding_bags_update;
+namespace add = embedding_bags_add;
 using update::Rule;
 
 // The function under test. A kernel of tests/broken puts its own in its place.
@@ -148,6 +151,74 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op =
         }
 }
 
+// Shape: rows of the batch, columns. Three tables, of 1, 300 and 5 rows; some ids name no row, and 2 is the padding.
+void check_additions(testing::Report& report, const Shape& shape) {
+    if (!report.wants<float>(shape)) return;
+    const std::vector<long long> first = {0, 1, 301, 306};
+    const long long features = 3, batch = shape.rows, columns = shape.columns, rows = first[3], padding = 2;
+    for (const char* kind : {"one id", "bags", "bags, mean"}) {
+        const bool in_bags = *kind == 'b', mean = kind[4] == ',';
+        std::mt19937 random(5);
+        std::vector<long long> offsets = {0}, ids, of;  // of: the gradient's row
+        for (long long i = 0; i < batch * features; ++i) {
+            long long f = in_bags ? i / batch : i % features, height = first[size_t(f) + 1] - first[size_t(f)];
+            for (int k = in_bags ? int(random() % 5) : 1; k; --k) {
+                ids.push_back(random() % 9 ? (long long)(random() % unsigned(height)) : random() % 2 ? height : -1);
+                of.push_back(in_bags ? i % batch * features + f : i);
+            }
+            offsets.push_back((long long)ids.size());
+        }
+        std::vector<float> before = testing::random<float>(rows * columns, 1);
+        std::vector<float> weights = testing::random<float>((long long)ids.size(), 3);
+        std::vector<float> grad = testing::random<float>(batch * features * columns, 2, shape.special);
+        std::vector<double> times(before.size());
+        std::vector<double> expected, slack;
+        for (float value : before) expected.push_back(value), slack.push_back(std::fabs(value));
+        for (size_t n = 0; n < ids.size(); ++n) {
+            long long f = of[n] % features, length = 0;
+            for (size_t other = 0; other < ids.size(); ++other) length += of[other] == of[n] && ids[other] != padding;
+            if (ids[n] < 0 || ids[n] >= first[size_t(f) + 1] - first[size_t(f)] || ids[n] == padding) continue;
+            for (long long c = 0; c < columns; ++c) {
+                size_t i = size_t((first[size_t(f)] + ids[n]) * columns + c);
+                double term = rate * (mean ? 1.0 / double(length) : weights[n]) * grad[size_t(of[n] * columns + c)];
+                expected[i] -= term, slack[i] += std::fabs(term), ++times[i];
+            }
+        }
+        for (size_t i = 0; i < before.size(); ++i) slack[i] *= (4 + times[i]) * 0x1p-23;
+        Buffer<float> tables((long long)before.size(), shape.off(the_tables)), gradient(grad, shape.off(the_grad));
+        Buffer<float> shares(weights);
+        Buffer<int> off(1);
+        Expected none;
+        none.values = {0};
+        Buffer<long long> row_offsets(first), indices(ids), ends(offsets);
+        struct Design {
+            long long warps;
+            int slots;
+        };
+        // A warp a part of a table, and a warp a table: with as many slots as there is room for, three, and none.
+        for (Design design : {Design{add::most_warps, add::shared_floats}, {4, 1 << 20}, {1, 3}, {2, 0}}) {
+            std::string direction = kind + (", " + std::to_string(design.warps)) + " warps";
+            // Bits do not repeat, so it is not the tables that are the output, but how many elements are too far off.
+            // The time of the row is that of the comparison.
+            report.check<float>(shape, "add", direction, 0, {{"elements off", off, none}}, [&] {
+                embedding_bags::Tables all{row_offsets.get(), rows, padding, embedding_bags::Missing::zero, nullptr};
+                embedding_bags::Bags bags{{indices.get(), true}, {in_bags ? ends.get() : nullptr, true},
+                                          (long long)ids.size(), batch, features};
+                tables.write(before);
+                cudaError_t error =
+                    add::launch(all, tables.get(), bags, mean ? nullptr : shares.get(), gradient.get(), columns, mean,
+                                Scalar(rate), cudaStream_t{}, design.warps, design.slots);
+                std::vector<float> got = tables.read();
+                int wrong = !tables.damage().empty();
+                double worst = 0;
+                for (size_t i = 0; i < got.size(); ++i) wrong += !testing::agrees(got[i], expected[i], slack[i], worst);
+                off.write({wrong});
+                return error;
+            });
+        }
+    }
+}
+
 // One column more than lanes can hold.
 void check_too_wide(testing::Report& report) {
     Buffer<float> rows(1), sums(1);
@@ -167,7 +238,10 @@ int main(int count, char** arguments) {
         Kernels op = testing::kernels_under_test<Kernels>();
         for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {1, 7}, {150, 16}, {150, 3}, {70, 128}})
             check<float>(report, shape, op);
+        for (const Shape& shape : {Shape{0, 4}, {5, 0}, {1, 1}, {70, 16}, {40, 7}, {9, 128}}) check_additions(report, shape);
         if (testing::few_rows()) return;
+        for (const Shape& shape : {Shape{300, 16, Shape::all}, {40, 132}, {20, 1025}, {65, 4}, {60, 16, 0, true}})
+            check_additions(report, shape);
         // Chunks of four: a row that ends with one; that begins the last one, with another behind it and without; and
         // that ends where a row of many chunks would, with the last id.
         for (const std::vector<long long>& times : {std::vector<long long>{1, 19, 1}, {1, 20}, {1, 20, 1}, {1, 66}})

@@ -1,4 +1,4 @@
-"""The updates against the eager reference, torch.optim and a plain formula; the walk of sorted ids against its spec."""
+"""The updates against the eager reference, torch.optim and a plain formula; the two ops behind them against specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...dispatch import core
 from ..embedding_bags_sort import op as sort_op
 from ..embedding_bags_sort.op import embedding_bags_sort
 from . import eager, op
-from .op import OP, RULES, _call
+from .op import ADD, OP, RULES, _call
 
 SLOW_INTERPRETED = (
     "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",
@@ -173,6 +173,165 @@ class TestWalk(Contract):
             arguments[index] = wrong
             with pytest.raises(error, match=f"^{self.op}: {message}"):
                 self.function(backend)(*arguments)
+
+
+no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_backend.args[1][2]], indirect=True)
+additions = pytest.mark.parametrize("backend", kernel_backend.args[1][1:], indirect=True)
+
+
+class TestAdditions(Contract):
+    """SGD by atomics: the op, and the public function without deterministic."""
+
+    op = "embedding_bags_add"
+
+    def function(self, backend, in_place=False):
+        return functools.partial(ADD.call, backend)
+
+    @no_triton
+    def test_adversarial_cases(self, backend):
+        check(self.op, self.function(backend), cases=self.cases(backend))
+
+    @additions
+    def test_opcheck(self, backend):
+        for call in self.calls(Case((9, 5))):
+            torch.library.opcheck(self.declaration.overload(backend), self.overload_arguments(call))
+
+    @no_triton
+    def test_wrong_input(self, backend):
+        call = self.call()
+        tables, _, ids, grad, offsets, weights = call.tensors
+        for name, wrong, error, message in (
+            ("tables", tables.half(), TypeError, "tables must be float32; got float16"),
+            ("row_offsets", None, TypeError, "row_offsets must be a tensor; got NoneType"),
+            ("indices", ids.short(), TypeError, "indices must be int32 or int64; got int16"),
+            ("bag_grad", grad.half(), TypeError, "bag_grad must have tables's dtype, float32; got float16"),
+            ("bag_grad", grad[:, 1:], ValueError, "bag_grad must have shape"),
+            ("offsets", offsets[:-2], ValueError, "(offsets|bag_grad) must have shape"),
+            ("per_sample_weights", weights[1:], ValueError, "per_sample_weights must have shape"),
+            ("pooling", "max", ValueError, "pooling must be one of sum, mean; got 'max'"),
+        ):
+            arguments = list(call.arguments())
+            arguments[self.spec.arguments.index(name)] = wrong
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+    @no_triton
+    @pytest.mark.parametrize("width", [8, 7, 16])
+    def test_as_the_sum_in_order(self, backend, width):
+        tables, states, row_offsets, ids, grad = drawn(batch=200, width=width)
+        few, offsets = ragged(batch=200)
+        weights = torch.randn(few.shape, device=DEVICE)
+        for indices, more in (
+            (ids, {}), (ids.int(), {"padding_idx": 1}), (torch.full_like(ids, 2), {}), (ids[:0], {}),
+            (few, {"offsets": offsets, "mode": "mean", "padding_idx": 0}),
+            (few.int(), {"offsets": offsets.int(), "per_sample_weights": weights}),
+        ):
+            arguments = ("sgd", tables, states["sgd"], row_offsets, indices, grad[: len(indices)], 0.1)
+            got, want = updated(backend, *arguments, **more, deterministic=False), exact(*arguments, **more)
+            # Up to 200 additions to a row, each of which rounds it.
+            torch.testing.assert_close(got[0].double(), want[0], rtol=1e-5, atol=1e-4)
+
+    @no_triton
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_ids_that_name_no_row_touch_nothing(self, backend, dtype):
+        tables, _, row_offsets, *_ = drawn()
+        ids = torch.tensor([[i] * 3 for i in HOSTILE if dtype == torch.int64 or -(2**31) <= i < 2**31], dtype=dtype)
+        for indices, offsets in ((ids, None), (ids.flatten(), torch.arange(ids.numel() + 1, device=DEVICE))):
+            for more in ({}, {"mode": "mean", "padding_idx": 100}):
+                grad, got = torch.randn(len(ids), 3, 8, device=DEVICE), tables.clone()
+                arguments = (got, row_offsets, indices.to(DEVICE), grad, 0.1, offsets)
+                kernels.embedding_bags_sgd_(*arguments, **more, deterministic=False, backend=backend)
+                assert torch.equal(got, tables)
+
+    @additions
+    def test_offsets_that_fall_touch_no_other_table(self, backend):
+        tables, _, row_offsets, *_ = drawn()
+        generator = torch.Generator().manual_seed(4)
+        before = tables.clone()
+        for _ in range(20):
+            offsets = torch.randint(-5, 70, (3 * 20 + 1,), generator=generator).to(DEVICE)
+            ids, grad = torch.full((60,), 3, device=DEVICE), torch.randn(20, 3, 8, device=DEVICE)
+            self.function(backend)(tables, row_offsets, ids, grad, offsets, None, 0.1, "mean", -1)
+        rows = (tables != before).any(1).nonzero().flatten().tolist()
+        assert set(rows) <= {3 + 3, 10 + 3}  # the first table has no row 3
+
+    @no_triton
+    def test_a_learning_rate_on_the_device(self, backend):
+        tables, states, row_offsets, ids, grad = drawn()
+        rate = torch.tensor(0.0, device=DEVICE)
+        for value in (0.5, 0.25):
+            rate.fill_(value)
+            arguments = ("sgd", tables, states["sgd"], row_offsets, ids, grad)
+            got = updated(backend, *arguments, rate, deterministic=False)
+            torch.testing.assert_close(got[0].double(), exact(*arguments, value)[0], rtol=1e-5, atol=1e-4)
+
+    @additions
+    def test_learning_rates_compile_at_most_twice(self, backend):
+        tables, _, row_offsets, ids, grad = drawn()
+        compilations = []
+
+        def count(graph, inputs):
+            compilations.append(graph)
+            return graph
+
+        @torch.compile(fullgraph=True, backend=count)
+        def step(tables, rate):
+            update = (tables, row_offsets, ids, grad, rate)
+            return kernels.embedding_bags_sgd_(*update, deterministic=False, backend=backend) * 2
+
+        for n in range(4):
+            one, other = tables.clone(), tables.clone()
+            kernels.embedding_bags_sgd_(other, row_offsets, ids, grad, n / 16)
+            torch.testing.assert_close(step(one, n / 16), 2 * other, rtol=1e-5, atol=1e-4)
+        assert len(compilations) <= 2
+
+    def test_what_has_no_such_form(self):
+        tables, states, row_offsets, ids, grad = drawn()
+        arguments = row_offsets, ids, grad, 0.1
+        sgd = functools.partial(kernels.embedding_bags_sgd_, deterministic=False)
+        with pytest.raises(TypeError, match=r"sgd_: tables must be float32 without deterministic, .*; got bfloat16"):
+            sgd(tables.bfloat16(), row_offsets, ids, grad.bfloat16(), 0.1)
+        with pytest.raises(ValueError, match="sorted_ids must be None without deterministic"):
+            sgd(tables, *arguments, sorted_ids=embedding_bags_sort(ids, row_offsets, None, len(tables)))
+        with pytest.raises(RuntimeError, match='backend="triton" does not run here: embedding_bags_add has no such'):
+            sgd(tables, *arguments, backend="triton")
+        with pytest.raises(TypeError, match="deterministic"):
+            kernels.embedding_bags_adagrad_(tables, states["adagrad"], *arguments, deterministic=False)
+        with pytest.raises(RuntimeError, match="embedding_bags_add has no gradient"):
+            sgd(torch.nn.Parameter(tables), *arguments)
+
+    def test_tensors_without_values(self):
+        tables, _, row_offsets, ids, grad = drawn(batch=4)
+        inputs = [tensor.to("meta") for tensor in (tables, row_offsets, ids, grad)]
+        assert kernels.embedding_bags_sgd_(*inputs, 0.1, deterministic=False) is inputs[0]
+        with FakeTensorMode() as mode:
+            inputs = [mode.from_tensor(tensor) for tensor in (tables, row_offsets, ids, grad)]
+            assert kernels.embedding_bags_sgd_(*inputs, 0.1, deterministic=False) is inputs[0]
+
+    @GPU
+    @additions
+    def test_a_captured_step_follows_the_learning_rate(self, backend):
+        tables, states, row_offsets, ids, grad = drawn(batch=300)
+        rate, held = torch.tensor(0.1, device=DEVICE), tables.clone()
+        update = functools.partial(kernels.embedding_bags_sgd_, held, row_offsets, ids, grad, rate)
+        update(deterministic=False, backend=backend)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            update(deterministic=False, backend=backend)
+        held.copy_(tables)
+        want = tables.double()
+        for value in (0.5, 0.125):
+            rate.fill_(value)
+            graph.replay()
+            want, _ = exact("sgd", want, states["sgd"], row_offsets, ids, grad, value)
+        torch.testing.assert_close(held.double(), want, rtol=1e-5, atol=1e-4)
+
+    @GPU
+    @pytest.mark.sanitizer
+    @additions
+    def test_under_the_sanitizer(self, backend):
+        check(self.op, self.function(backend), cases=[Case((300, 7)), Case((300, 16)), Case((20, 1025))])
 
 
 class TestUpdates(Contract):
