@@ -18,7 +18,6 @@ from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import FRAGMENTS_THREADS, MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
-TAKES_PAIRS = False  # until they have run on a GPU
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 
 
@@ -109,8 +108,8 @@ def design_of(
         return f"the model does not fit into one kernel: {why}"
     if arch != 90:  # of which it is known how many clusters run at once, and which alone has the pairs' instructions
         return tiles
-    found = clusters_for(shape, dtype, shared_bytes, batch, blocks)
-    return found or (TAKES_PAIRS and pairs_for(shape, dtype, shared_bytes, blocks)) or tiles
+    found = clusters_for(shape, dtype, shared_bytes, batch, blocks) or pairs_for(shape, dtype, shared_bytes, blocks)
+    return found or tiles
 
 
 @functools.cache

@@ -174,12 +174,13 @@ def dlrm_forward(
             disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernels
             do not have, and where the model does not fit into one; else eager.
 
-    There are two designs. Small float32 models hold a row in the registers of a thread, in full float32 whatever the
-    precision. In tf32 and halves, larger ones take a tile of rows through tensor cores (sm_80 or later): up to 31
+    The design goes by the size. Small float32 models hold a row in the registers of a thread, in full float32 whatever
+    the precision. In tf32 and halves, larger ones take a tile of rows through tensor cores (sm_80 or later): up to 31
     tables, D a multiple of 16 bytes, and all layers' inputs of 8 rows on chip; a launch before it lays the weights out.
-    Of a batch of few rows a tile is taken by eight multiprocessors, which share the weights (sm_90). `shape.py`,
-    `tile.py` and `cluster.py` have the budgets. A larger model is refused, and so is one in full float32 that is not
-    small: `auto` is then eager.
+    On sm_90 eight multiprocessors take a tile of a batch of few rows and share the weights, and two a tile of a larger
+    one, if the MLPs have four and three layers of widths that pairs take. `shape.py`, `tile.py`, `cluster.py` and
+    `pair.py` have the budgets. A larger model is refused, and so is one in full float32 that is not small: `auto` is
+    then eager.
 
     An id that its table does not have, and bad offsets, raise as in `embedding_bags_apart`: at once for tensors of a
     CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in `check_ids`. The

@@ -28,6 +28,7 @@ from ...device.source_launch import Source
 from ...dispatch.cubin_files import EARLY, PLAIN
 from .cluster import BLOCKS, Clusters, clusters_source
 from .cuda_launch import design_of, source, write_fragments
+from .pair import Pairs
 from .shape import ROWS_OF_A_BLOCK, Shape
 from .tile import ROWS, Tiles, tiles_source
 
@@ -73,6 +74,7 @@ class Program:
         ]  # fmt: skip
         if isinstance(designs[0], str):
             return designs[0]
+        designs = [each for each in designs if not isinstance(each, Pairs)]  # which take the weights in another order
         laid_out = (replace(each, laid_out=True) if isinstance(each, Clusters) else each for each in designs)
         return cls(tuple(dict.fromkeys(laid_out)), tuple(heights), dtype, arch)
 

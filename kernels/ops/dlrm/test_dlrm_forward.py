@@ -30,6 +30,7 @@ from . import cluster, cuda_launch
 from . import op as declared
 from .cluster import Clusters, clusters_for, clusters_source
 from .cuda_launch import source
+from .pair import pairs_for
 from .shape import DLRMError, Shape
 from .source import source_of
 from .spec import BAGS, VARIANTS, draw_model, draw_tiled
@@ -576,7 +577,9 @@ def test_clusters_are_for_batches_whose_tiles_run_at_once():
     design = functools.partial(cuda_launch.design_of, MAIN, torch.float32, "tf32", shared_bytes=H100, blocks=132)
     assert design(arch=90, batch=128) == Clusters.of(MAIN, torch.float32, 16, H100)
     assert design(arch=80, batch=128) == Tiles(MAIN, torch.float32, 8)
-    assert design(arch=90, batch=241) == Tiles(MAIN, torch.float32, 8)
+    assert design(arch=90, batch=241) == pairs_for(MAIN, torch.float32, H100, 132)
+    other = replace(MAIN, bottom=(13, 512, 16))  # of two layers, which pairs do not take
+    assert cuda_launch.design_of(other, torch.float32, "tf32", 90, H100, 241, 132) == Tiles(other, torch.float32, 8)
 
 
 def test_a_model_that_is_too_large_is_refused_with_the_budget():
@@ -607,7 +610,8 @@ def test_the_design_of_a_call():
     assert design(MINI, torch.float32, "ieee") is MINI
     assert design(MINI, torch.float32, "tf32") is MINI, "full float32 is as fast there"
     assert design(MAIN, torch.float32, "tf32") == Tiles(MAIN, torch.float32, 8)
-    assert design(MAIN, torch.bfloat16, "ieee", batch=2048, blocks=132) == Tiles(MAIN, torch.bfloat16, 16)
+    assert design(MAIN, torch.bfloat16, "ieee", batch=2048, blocks=132) == pairs_for(MAIN, torch.bfloat16, H100, 132)
+    assert design(MAIN, torch.bfloat16, "ieee", arch=80, batch=2048, blocks=132) == Tiles(MAIN, torch.bfloat16, 16)
     assert design(MAIN, torch.float32, "ieee").endswith("; larger ones take tf32 or halves")
     assert design(MINI, torch.float16, "ieee") == (
         "the model does not fit into one kernel: vectors of 8 bytes, and a tile takes multiples of 16"

@@ -44,7 +44,6 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is 
 def pairs(monkeypatch):
     """Calls are computed by pairs, of which three run at once."""
     made = []
-    monkeypatch.setattr(cuda_launch, "TAKES_PAIRS", True)
     monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: 7)
     monkeypatch.setattr(cuda_launch, "pairs_source", lambda design: made.append(design) or pairs_source(design))
     cuda_launch.design_of.cache_clear()
