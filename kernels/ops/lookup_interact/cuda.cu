@@ -26,26 +26,26 @@ cudaError_t forward(Tensor dense, Tensor tables, Tensor row_offsets, Tensor indi
     });
 }
 
-cudaError_t gradients(Tensor grad, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
+cudaError_t gradients(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
                       String precision, Tensor grad_dense, Tensor grad_sparse, Stream stream) {
-    return with_dtype(grad, [&](auto t) {
+    return with_dtype(grad_out, [&](auto t) {
         using T = decltype(t);
-        const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad.sizes[1]);
-        return op::launch_backward<T>(call, precision == "tf32", grad.as<T>(), grad_dense.as<T>(), grad_sparse.as<T>(),
+        const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad_out.sizes[1]);
+        return op::launch_backward<T>(call, precision == "tf32", grad_out.as<T>(), grad_dense.as<T>(), grad_sparse.as<T>(),
                                       stream);
     });
 }
 
-cudaError_t backward(Tensor grad, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
+cudaError_t backward(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
                      int64_t, String precision, Tensor keys, Tensor positions, Tensor bags, Tensor lengths,
                      Tensor grad_dense, Tensor grad_tables, Stream stream, Workspace workspace) {
-    return with_dtype(grad, [&](auto t) {
+    return with_dtype(grad_out, [&](auto t) {
         using T = decltype(t);
-        const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad.sizes[1]);
+        const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad_out.sizes[1]);
         T* const grad_sparse = grad_tables ? workspace.get<T>(call.bags.count() * call.columns) : nullptr;
         const bool tf32 = precision == "tf32";
         cudaError_t error =
-            op::launch_backward<T>(call, tf32, grad.as<T>(), grad_dense.as<T>(), grad_sparse, stream);
+            op::launch_backward<T>(call, tf32, grad_out.as<T>(), grad_dense.as<T>(), grad_sparse, stream);
         if (error != cudaSuccess || !grad_tables) return error;
         // The vectors' gradients are those of embedding_bags' output.
         const embedding_bags::Sorted ids = {integers(keys), positions.as<int>(), bags.as<int>(), lengths.as<int>(),

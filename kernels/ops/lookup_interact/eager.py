@@ -35,7 +35,7 @@ def lookup_interact(
 
 
 def lookup_interact_gradients(
-    grad: Tensor,
+    grad_out: Tensor,
     dense: Tensor,
     tables: Tensor,
     row_offsets: Tensor,
@@ -48,11 +48,11 @@ def lookup_interact_gradients(
     (rows, columns), features = dense.shape, row_offsets.shape[0] - 1
     vectors = bags.embedding_bags(tables, row_offsets, indices, offsets, out_of_range="zero")
     vectors = torch.cat([dense.unsqueeze(1), vectors.view(rows, features, columns)], dim=1)
-    i, j = interaction.pairs(features, grad.device)
-    pairs = grad.new_zeros(rows, features + 1, features + 1)
-    pairs[:, i, j] = grad[:, columns : columns + features * (features + 1) // 2]
+    i, j = interaction.pairs(features, grad_out.device)
+    pairs = grad_out.new_zeros(rows, features + 1, features + 1)
+    pairs[:, i, j] = grad_out[:, columns : columns + features * (features + 1) // 2]
     grads = (pairs + pairs.transpose(1, 2)) @ vectors
-    return grads[:, 0] + grad[:, :columns], grads[:, 1:].contiguous()
+    return grads[:, 0] + grad_out[:, :columns], grads[:, 1:].contiguous()
 
 
 def forward_bytes(dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, pad_to: int = 1) -> int:

@@ -28,14 +28,15 @@ def check(
 
 
 def check_gradients(
-    op: str, grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None,
-    precision: str,
+    op: str, grad_out: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor,
+    offsets: Tensor | None, precision: str,
 ) -> None:
-    """Raise unless there are bags, and grad is as wide as they make it."""
+    """Raise unless there are bags, and grad_out is as wide as they make it."""
     _check_bags(op, indices, offsets)
     least = eager.width(row_offsets.shape[0] - 1, dense.shape[1])
-    if grad.shape[1] < least:
-        raise ValueError(f"{op}: grad must have shape [B, {least}] or be wider, for dense; got {list(grad.shape)}")
+    if grad_out.shape[1] < least:
+        got = list(grad_out.shape)
+        raise ValueError(f"{op}: grad_out must have shape [B, {least}] or be wider, for dense; got {got}")
 
 
 def _check_bags(op: str, indices: Tensor, offsets: Tensor | None) -> None:
@@ -78,7 +79,7 @@ def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) ->
     return _auto(dense, row_offsets, others[-1])
 
 
-def auto_of_gradients(grad: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
+def auto_of_gradients(grad_out: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
     """Of lookup_interact_gradients."""
     return _auto(dense, row_offsets, others[-1])
 
@@ -106,9 +107,9 @@ OP = Op(
 )
 GRADIENTS = Op(
     "lookup_interact_gradients",
-    "(Tensor grad, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision)"
+    "(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision)"
     " -> (Tensor grad_dense, Tensor grad_sparse)",
-    shapes=f"grad [B, W]: floating; {LOOKED_UP.format(dense='grad')}",
+    shapes=f"grad_out [B, W]: floating; {LOOKED_UP.format(dense='grad_out')}",
     hints=HINTS,
     eager=eager.lookup_interact_gradients,
     check=check_gradients,
@@ -171,7 +172,7 @@ def lookup_interact(
 
 
 def lookup_interact_gradients(
-    grad: Tensor,
+    grad_out: Tensor,
     dense: Tensor,
     tables: Tensor,
     row_offsets: Tensor,
@@ -187,9 +188,9 @@ def lookup_interact_gradients(
     the same row_offsets, indices and offsets. So the vectors' gradient is in memory, while the vectors are not.
 
     Args:
-        grad: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
-        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad's dtype. tf32
-            rounds grad too.
+        grad_out: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
+        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad_out's dtype.
+            tf32 rounds grad_out too.
 
     An id that its table does not have counts as zeros, and bad offsets are clamped to what can be read: the forward
     reports them. Every run gives the same bits. It has no gradient itself.
@@ -198,4 +199,4 @@ def lookup_interact_gradients(
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend.
         RuntimeError: a backend this machine lacks.
     """
-    return GRADIENTS.call(backend, grad, dense, tables, row_offsets, indices, offsets, precision)
+    return GRADIENTS.call(backend, grad_out, dense, tables, row_offsets, indices, offsets, precision)

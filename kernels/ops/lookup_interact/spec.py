@@ -118,7 +118,7 @@ def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
         dense, _, row_offsets, *_ = call.tensors
         pad_to, precision = call.options
         wide = width(len(row_offsets) - 1, dense.shape[1], pad_to)
-        own = case if case.only in ("", "grad") else Case(case.shape, case.dtype)
+        own = case if case.only in ("", "grad_out") else Case(case.shape, case.dtype)
         yield Call(call.name, (own.tensor(3, device, (len(dense), wide)), *call.tensors), (precision,))
 
 

@@ -249,8 +249,8 @@ class TestLookupInteractGradients(LookUps, Values):
     def wrong_input(self, call):
         grad, dense, tables, row_offsets, indices, _ = call.tensors
         return [
-            ((grad.int(), *call.tensors[1:]), TypeError, "grad must be float32, .*; got int32"),
-            ((grad[:, 1:], *call.tensors[1:]), ValueError, r"grad must have shape \[B, 30\] or be wider, for dense"),
+            ((grad.int(), *call.tensors[1:]), TypeError, "grad_out must be float32, .*; got int32"),
+            ((grad[:, 1:], *call.tensors[1:]), ValueError, r"grad_out must have shape \[B, 30\] or be wider, for"),
             ((grad, dense[:, :3], *call.tensors[2:]), ValueError, r"tables must have shape \[R, 3\], for dense"),
             ((grad, dense, tables, row_offsets, indices), ValueError, r"indices must have shape \[5, 3\]"),
             ((*call.tensors, "fp8"), ValueError, "precision must be one of ieee"),
