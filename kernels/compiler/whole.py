@@ -98,7 +98,8 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
     rows = value(dense).shape[0]
     rows = rows if isinstance(rows, int) else MANY
-    design = design_of(shape, dtype, precision, architecture(device), shared_memory(device), rows, multiprocessors())
+    gpu = architecture(device), shared_memory(device)
+    design = design_of(shape, dtype, precision, *gpu, rows, multiprocessors(device))
     if why := design if isinstance(design, str) else why_in_parts(design):
         raise Miss(why, pairs.out)
     lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],

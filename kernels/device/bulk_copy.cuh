@@ -4,7 +4,8 @@
 //     BulkLoads     to shared memory. It lies there itself, aligned to 16 bytes. One thread calls init(threads) before a
 //                   __syncthreads(). Then in each round so many threads call begin(bytes), and copy() for so many bytes
 //                   in all; every thread that reads them calls wait(number of the round % 2). A round begins after a
-//                   __syncthreads() that follows the wait() of the one before, and before one that precedes its own.
+//                   barrier of all who read, which follows the wait() of the one before, and before one that precedes
+//                   its own; the first may be begun before the __syncthreads(), by who called init().
 //     BulkStores    to global memory, of one thread: what it began by copy() may be overwritten in shared memory after
 //                   its wait(). What threads wrote there is copied if each calls order_before_bulk_copies() before the
 //                   __syncthreads() that the copy follows. A block ends after its last wait().

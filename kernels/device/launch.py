@@ -123,11 +123,12 @@ def shared_memory(device: torch.device | None = None) -> int:
     return SHARED_MEMORY.get(architecture(device), min(SHARED_MEMORY.values()))
 
 
-def multiprocessors() -> int:
-    """How many the current GPU has; where there is none, an H200's 132: a launch is then planned as for one."""
+def multiprocessors(device: torch.device | None = None) -> int:
+    """How many the GPU has that `architecture` speaks of; where there is none, an H200's 132: a launch is then planned
+    as for one."""
     records = recorder()
-    if records.on_gpu if records is not None else _is_cuda(None):
-        return torch.cuda.get_device_properties(None).multi_processor_count
+    if records.on_gpu if records is not None else _is_cuda(device):
+        return torch.cuda.get_device_properties(device).multi_processor_count
     return 132
 
 

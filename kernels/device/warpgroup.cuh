@@ -77,12 +77,19 @@ template <class T>
 __device__ inline void multiply_panels(float (&sums)[16], const char* a, const char* b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     const unsigned long long rows = wgmma::descriptor(a), columns = wgmma::descriptor(b);
+    // What is done to the sums in registers may not come between the fence and the products, nor before these are there.
+    auto settle = [&] {
+#pragma unroll
+        for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
+    };
+    settle();
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < panel_row / step_bytes; ++k)
         wgmma::step<T>(sums, rows + k * step_bytes / 16, columns + k * step_bytes / 16);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    settle();
 #elif defined(__CUDA_ARCH__)
     __trap();  // compiled for another architecture than sm_90a: it is not launched
 #elif !defined(__CUDACC__)

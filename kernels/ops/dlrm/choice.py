@@ -46,7 +46,7 @@ def design_for(
     widths = [(weights[0][1], *(shape[0] for shape in weights)) for weights in (bottom, top)]
     shape = Shape(*widths, features, bags="closed" if bags else "")
     gpu = architecture(device), shared_memory(device)
-    return design_of(shape, dtype, precision, *gpu, rows, multiprocessors())
+    return design_of(shape, dtype, precision, *gpu, rows, multiprocessors(device))
 
 
 def fits(*model) -> bool:

@@ -99,7 +99,8 @@ class Program:
     def lay_out(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
         """All layers' weights and biases as the kernels take them: [elements] of dtype, on the CPU.
 
-        The fragments of tiles are written by the kernel that writes them on a GPU, compiled for this CPU.
+        The fragments of tiles are written by the kernel that writes them on a GPU, compiled for this CPU. On a GPU they
+        must not be what the launch before a call writes: clusters read them before it ends.
         """
         of_all = [tensor.detach().to("cpu", self.dtype).contiguous() for tensor in (*weights, *biases)]
         weights, biases = of_all[: len(weights)], of_all[len(weights) :]

@@ -189,13 +189,19 @@ struct PairBlock : BlockThread {
                 }
             }
             __syncthreads();
+            // In the order of the parts, whichever is one's own: equal rows have equal results.
 #pragma unroll
-            for (int n = 0; n < share; ++n)
+            for (int n = 0; n < share; ++n) {
+                float sum[4] = {};
 #pragma unroll
-                for (int other = 1; other < product.parts; ++other) {
-                    const float4 more = at(part * share + n, (part + other) % product.parts);
-                    own[n][0] += more.x, own[n][1] += more.y, own[n][2] += more.z, own[n][3] += more.w;
+                for (int p = 0; p < product.parts; ++p) {
+                    const float4 mine = {own[n][0], own[n][1], own[n][2], own[n][3]};
+                    const float4 more = p == part ? mine : at(part * share + n, p);
+                    sum[0] += more.x, sum[1] += more.y, sum[2] += more.z, sum[3] += more.w;
                 }
+#pragma unroll
+                for (int e = 0; e < 4; ++e) own[n][e] = sum[e];
+            }
         }
 #pragma unroll
         for (int n = 0; n < share; ++n) give((product.parts == 1 ? 0 : part * share) + n, own[n]);

@@ -119,4 +119,5 @@ class Shape:
             (self.shared_bytes, SHARED_BYTES, "bytes of shared memory per block, but there are"),
             (self.parameter_bytes, PARAMETER_BYTES, "bytes of arguments, but a kernel takes at most"),
         )
-        return "; ".join(f"{needed:,} {what} {most:,}" for needed, most, what in budgets if needed > most)
+        found = [f"{needed:,} {what} {most:,}" for needed, most, what in budgets if needed > most]
+        return "; ".join(found + ["no dense features"] * (not self.bottom[0]))

@@ -592,6 +592,13 @@ def test_a_model_that_is_too_large_is_refused_with_the_budget():
     assert Shape((13, 3000, 4), (10, 1), 3).why_not().count(";") == 2
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_model_without_dense_features_is_refused(dtype):
+    for shape in (MINI, MAIN):
+        why = cuda_launch.design_of(replace(shape, bottom=(0, *shape.bottom[1:])), dtype, "tf32", 90, H100, 2048, 132)
+        assert "no dense features" in why
+
+
 def test_what_fits_into_tiles():
     batches = {0: 8, 1: 8, 1056: 8, 1057: 16, 2112: 16, 2113: 32, 65536: 32}  # 132 tiles run at once
     for dtype in TYPES:

@@ -159,6 +159,18 @@ class TestPairs(Contract):
         assert pairs or pairs_for(shape_of(name, 32), dtype, H100, 132) is None
 
     @kernel_backend
+    def test_equal_rows_have_equal_results(self, backend, pairs):
+        """Wherever they lie in a tile, and whichever warpgroup adds the parts of a sum up."""
+        variant = (256, 128, 64), (512, 64, 1), ("relu", "relu", "relu", "identity")
+        for dtype in TYPES:
+            call = draw_model(Case((1,), dtype), 64, 13, 16, 9, variant, "", DEVICE, torch.int64, "tf32")
+            dense, tables, indices, *others = call.arguments()
+            dense[:], indices = dense[:1].clone(), [ids[:1].repeat(len(ids)) for ids in indices]
+            out = kernels.dlrm_forward(dense, tables, indices, *others, backend=backend)
+            assert (out == out[0]).all(), dtype
+        assert pairs
+
+    @kernel_backend
     @pytest.mark.parametrize("bags", ["open", "closed"])
     def test_bags_narrow_ids_and_what_is_not_aligned(self, backend, bags, pairs):
         call = model(rows=70, bags=bags, ids=torch.int32, dtype=torch.bfloat16)

@@ -71,6 +71,8 @@ class Tiles:
         found = [f"{needed:,} {what} {most:,}" for needed, most, what in budgets if needed > most]
         if (vector := self.shape.width * self.dtype.itemsize) % 16:
             found.append(f"vectors of {vector} bytes, and a tile takes multiples of 16")
+        if not self.shape.bottom[0]:
+            found.append("no dense features")
         return "; ".join(found)
 
 
