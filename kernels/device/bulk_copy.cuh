@@ -54,7 +54,7 @@ struct BulkRound {
     BulkCopy copies[128];
     unsigned count, expected, begun, done, threads, came;
 };
-inline BulkRound bulk_rounds[64];  // those of one cluster are fewer
+inline std::vector<BulkRound> bulk_rounds(64);  // those of one cluster are fewer
 inline unsigned next_bulk_round;
 inline unsigned long long bulk_orders;  // calls of order_before_bulk_copies()
 CUDA_ON_HOST_UNSEEN inline void count_bulk_order() { ++bulk_orders; }
@@ -106,7 +106,7 @@ private:
     unsigned long long barrier_;
 #else
     CUDA_ON_HOST_UNSEEN void init(unsigned threads) {
-        round_ = &cuda_on_host::bulk_rounds[cuda_on_host::next_bulk_round++ % 64];
+        round_ = &cuda_on_host::bulk_rounds[cuda_on_host::next_bulk_round++ % cuda_on_host::bulk_rounds.size()];
         *round_ = {};
         round_->threads = threads;
     }
