@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
 
 from ...check import Case, check, gradients
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
+from . import op
 from .eager import width
 from .op import GRADIENTS, OP
 from .spec import draw
@@ -26,6 +28,19 @@ def told(function, call):
     """Call the function, and look at what it reported."""
     function(*call.arguments())
     kernels.check_ids(DEVICE, wait=True)
+
+
+class Casts(TorchDispatchMode):
+    """The shapes of what is cast to bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if (options or {}).get("dtype") == torch.bfloat16:
+            self.shapes.append(arguments[0].shape)
+        return function(*arguments, **(options or {}))
 
 
 class LookUps:
@@ -50,6 +65,23 @@ class LookUps:
     def other_tensors(self, call):
         """Of tables, fewer rows are other tables; of row_offsets, offsets and indices, fewer are another batch."""
         return [case for case in super().other_tensors(call) if not case[2].endswith("got ")]
+
+    @every_backend
+    def test_autocast_casts_mixed_dtypes(self, backend):
+        """To the tables' dtype: the whole of tables is not cast."""
+        call = self.call()
+        at = self.spec.arguments.index("tables")
+        tensors = [tensor.bfloat16() if i < at else tensor for i, tensor in enumerate(call.tensors)]
+        wide = [tensor.float() if i < at else tensor for i, tensor in enumerate(tensors)]
+        function = self.function(backend)
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        want = function(*wide, *call.options)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            for call_it in (function, compiled):
+                with Casts() as casts:
+                    got = call_it(*tensors, *call.options)
+                torch.testing.assert_close(got, want, rtol=0, atol=0)
+                assert tensors[at].shape not in casts.shapes
 
 
 class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
@@ -79,7 +111,7 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
     def test_every_number_of_features(self, backend, features, precision):
         """A warp takes 31, in full float32 27; tensor cores take 16 vectors at a time. Rows aligned and not."""
         self.hold(backend, [of_shape(7, features, 16, bags, pad_to=pad_to, precision=precision)
-                            for bags, pad_to in ((False, 1), (False, 8), (True, 4))])
+                            for bags, pad_to in ((False, 1), (False, 8), (True, 4), (False, 1024))])
 
     @kernel_backend
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -108,7 +140,6 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         """Rows beside it are as without it; in its own, what hangs on it is not finite."""
         call = of_shape(9, 26, 16, precision=precision)
         dense, tables, row_offsets, indices, _ = call.tensors
-        clean = self.function(backend)(*call.arguments())
         tables[row_offsets[3] + 99, 3], dense[6, 0] = value, value
         indices[:, 3], indices[4, 3] = 5, 99
         clean = self.function(backend)(dense.nan_to_num(0, 0), *call.arguments()[1:])
@@ -170,6 +201,15 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         assert OP.auto(*call.arguments()) == expected
         assert GRADIENTS.auto(call.tensors[0], *call.tensors, precision) == expected
 
+    @pytest.mark.parametrize(
+        ("features", "dtype", "precision", "expected"),
+        [(26, torch.float32, "ieee", "cuda"), (26, torch.float32, "tf32", "cuda"), (28, torch.float32, "tf32", "eager"),
+         (26, torch.float16, "ieee", "eager")],
+    )  # fmt: skip
+    def test_auto_without_such_tensor_cores(self, monkeypatch, features, dtype, precision, expected):
+        monkeypatch.setattr(op, "architecture", lambda device: 75)
+        assert OP.auto(*of_shape(2, features, 16, dtype=dtype, precision=precision).arguments()) == expected
+
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):
         for rows, features, columns in ((0, 26, 16), (3, 0, 16), (3, 26, 0), (0, 0, 1)):
@@ -223,6 +263,18 @@ class TestLookupInteractGradients(LookUps, Values):
         chosen = self.faster(call) if DEVICE.type == "cuda" else "eager"
         got, want = (self.function(backend)(*call.arguments()) for backend in ("auto", chosen))
         assert all(map(torch.equal, got, want))
+
+    @every_backend
+    def test_it_has_no_gradient(self, backend):
+        call = self.call()
+        for i, tensor in enumerate(call.tensors[:3]):
+            tensors = [*call.tensors]
+            tensors[i] = tensor.clone().requires_grad_()
+            message = r"^lookup_interact_gradients has no gradient: call it under torch.no_grad\(\)"
+            with pytest.raises(RuntimeError, match=message):
+                self.function(backend)(*tensors, *call.options)
+            with torch.no_grad():
+                self.function(backend)(*tensors, *call.options)
 
     @kernel_backend
     @pytest.mark.parametrize("dynamic", [False, True])
