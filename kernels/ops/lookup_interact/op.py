@@ -194,12 +194,13 @@ def lookup_interact_gradients(
             under torch.autocast grad_out is cast to that of tables, too. tf32 rounds grad_out too.
 
     An id that its table does not have counts as zeros: the forward reports it. Bad offsets raise on backend="eager";
-    CUDA clamps them to what can be read, and tells of none. Where row_offsets do not rise from 0 to at most R, nothing
-    is read outside of tables, and which rows are looked up is not said. Every run gives the same bits.
+    CUDA clamps them to what can be read, and tells of none. Where row_offsets do not rise from 0 to at most R, "eager"
+    raises on a CPU; else nothing is read outside of tables, and which rows are looked up is not said. Every run gives
+    the same bits.
 
     Raises:
-        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
-        RuntimeError: a backend this machine lacks; gradients are enabled and an argument requires one.
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets,
+        row_offsets. RuntimeError: a backend this machine lacks; gradients are enabled and an argument requires one.
     """
     grad_out, dense = _like_tables(tables, grad_out, dense)
     refuse_gradients(GRADIENTS, "", (grad_out, dense, tables, row_offsets, indices, offsets, precision))
