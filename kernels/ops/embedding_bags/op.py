@@ -19,12 +19,17 @@ from . import choice, eager, reported
 def check(op: str, *arguments) -> None:
     """Raise for what no shape says; of values the kernels take care."""
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
-    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
-        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
+    check_bags(op, indices, offsets)
     if not isinstance(padding_idx, int) or padding_idx < -1:
         raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx!r}")
     if weights is not None and mode != "sum":
         raise ValueError(f"{op}: mode must be sum, since there are per_sample_weights; got {mode}")
+
+
+def check_bags(op: str, indices: Tensor, offsets: Tensor | None) -> None:
+    """Raise where offsets of no bag come with ids."""
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
+        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
 
 
 def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:

@@ -1,5 +1,4 @@
-"""What the kernels of embedding_bags, embedding_bags_apart and dlrm_forward reported of their input, as exceptions and
-a count (dispatch/input_errors.py)."""
+"""What the kernels that look rows up reported of their input, as exceptions and a count (dispatch/input_errors.py)."""
 
 from __future__ import annotations
 

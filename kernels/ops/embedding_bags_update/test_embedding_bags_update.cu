@@ -219,6 +219,39 @@ void check_additions(testing::Report& report, const Shape& shape) {
     }
 }
 
+// Offsets that fall: whichever bags ids count for, no gradient is read behind the last one, where large numbers are. A
+// warp takes four bags of 128 columns at once.
+void check_falling_offsets(testing::Report& report) {
+    const long long features = 3, batch = 5, columns = 128, count = batch * features, ids = 60;
+    if (!report.wants<float>({batch, columns})) return;
+    std::vector<float> grad = testing::random<float>(count * columns, 2);
+    grad.resize(size_t(32 * features * columns), 1e6f);
+    Buffer<float> tables(features * columns), gradient(grad);
+    Buffer<int> off(1);
+    Buffer<long long> row_offsets(std::vector<long long>{0, 1, 2, 3});
+    Buffer<long long> indices(std::vector<long long>(size_t(ids), 0)), ends(count + 1);
+    Expected none;
+    none.values = {0};
+    report.check<float>({batch, columns}, "add", "falling offsets", 0, {{"elements off", off, none}}, [&] {
+        std::mt19937 random(5);
+        int wrong = 0;
+        for (int round = 0; round < 20; ++round) {
+            std::vector<long long> offsets;
+            for (long long i = 0; i <= count; ++i) offsets.push_back((long long)(random() % 70) - 5);
+            ends.write(offsets);
+            tables.write(std::vector<float>(size_t(features * columns)));
+            embedding_bags::Tables all{row_offsets.get(), features, -1, embedding_bags::Missing::zero, nullptr};
+            embedding_bags::Bags bags{{indices.get(), true}, {ends.get(), true}, ids, batch, features};
+            cudaError_t error = add::launch(all, tables.get(), bags, nullptr, gradient.get(), columns, false,
+                                            Scalar(rate), cudaStream_t{}, 2);
+            if (error != cudaSuccess) return error;
+            for (float value : tables.read()) wrong += !(std::fabs(value) < 1e5f);
+        }
+        off.write({wrong});
+        return cudaSuccess;
+    });
+}
+
 // One column more than lanes can hold.
 void check_too_wide(testing::Report& report) {
     Buffer<float> rows(1), sums(1);
@@ -248,6 +281,7 @@ int main(int count, char** arguments) {
             check<float>(report, {std::accumulate(times.begin(), times.end(), 0LL), 7}, op, times);
         check<float>(report, {3, update::most_columns}, op);
         check_too_wide(report);
+        check_falling_offsets(report);
         for (const Shape& shape : {Shape{150, 16, Shape::all}, {70, 132}, {150, 1025}, {20, 4100}, {60, 16, 0, true}})
             check<float>(report, shape, op);
         for (int tensor : {the_tables, the_state, the_grad}) check<float>(report, {40, 16, 1u << tensor}, op);

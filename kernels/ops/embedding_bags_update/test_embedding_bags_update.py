@@ -299,6 +299,20 @@ class TestAdditions(Contract):
             kernels.embedding_bags_adagrad_(tables, states["adagrad"], *arguments, deterministic=False)
         with pytest.raises(RuntimeError, match="embedding_bags_add has no gradient"):
             sgd(torch.nn.Parameter(tables), *arguments)
+        with pytest.raises(TypeError, match="sgd_: deterministic must be True or False; got NoneType"):
+            sgd(tables, *arguments, deterministic=None)
+
+    @no_triton
+    def test_torch_may_forbid_it(self, backend, request):
+        request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+        tables, _, row_offsets, ids, grad = drawn()
+        update = functools.partial(kernels.embedding_bags_sgd_, tables, row_offsets, ids, grad, 0.1, backend=backend)
+        torch.use_deterministic_algorithms(True)
+        with pytest.raises(RuntimeError, match=r"deterministic must be True under torch.use_deterministic_algorithms"):
+            update(deterministic=False)
+        update()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        update(deterministic=False)
 
     def test_tensors_without_values(self):
         tables, _, row_offsets, ids, grad = drawn(batch=4)

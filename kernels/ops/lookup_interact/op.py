@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...device.launch import architecture
 from ...dispatch.op import Op, Prepared, like
+from ...dispatch.refusals import autocasts, refuse_gradients
 from ..embedding_bags import reported
+from ..embedding_bags.op import check_bags
 from ..embedding_bags_sort.op import beside, embedding_bags_sort
 from . import eager
 
@@ -22,7 +25,7 @@ def check(
     precision: str,
 ) -> None:
     """Raise unless there are bags, and pad_to is positive."""
-    _check_bags(op, indices, offsets)
+    check_bags(op, indices, offsets)
     if pad_to < 1:
         raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
 
@@ -32,16 +35,11 @@ def check_gradients(
     offsets: Tensor | None, precision: str,
 ) -> None:
     """Raise unless there are bags, and grad_out is as wide as they make it."""
-    _check_bags(op, indices, offsets)
+    check_bags(op, indices, offsets)
     least = eager.width(row_offsets.shape[0] - 1, dense.shape[1])
     if grad_out.shape[1] < least:
         got = list(grad_out.shape)
         raise ValueError(f"{op}: grad_out must have shape [B, {least}] or be wider, for dense; got {got}")
-
-
-def _check_bags(op: str, indices: Tensor, offsets: Tensor | None) -> None:
-    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
-        raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
 
 
 def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
@@ -66,22 +64,13 @@ def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
 MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
 
 
-def _auto(dense: Tensor, row_offsets: Tensor, precision: str) -> str:
-    """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
-    columns, features = dense.shape[1], row_offsets.shape[0] - 1
-    most = 31 if dense.itemsize == 2 or precision == "tf32" else 27
-    fits = 0 < features <= most and columns and dense.itemsize < 8 and columns * dense.itemsize <= MOST_BYTES
-    return "cuda" if fits and columns * dense.itemsize % 16 == 0 else "eager"
-
-
 def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
-    """Of lookup_interact."""
-    return _auto(dense, row_offsets, others[-1])
-
-
-def auto_of_gradients(grad_out: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
-    """Of lookup_interact_gradients."""
-    return _auto(dense, row_offsets, others[-1])
+    """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
+    columns, features, size = dense.shape[1], row_offsets.shape[0] - 1, dense.itemsize
+    by_tensor_cores = architecture(dense.device) >= 80 and (size == 2 or others[-1] == "tf32")
+    fits = 0 < features <= (31 if by_tensor_cores else 27) and columns and columns * size <= MOST_BYTES
+    fits = fits and columns * size % 16 == 0 and (size == 4 or (size == 2 and by_tensor_cores))
+    return "cuda" if fits else "eager"
 
 
 LOOKED_UP = (
@@ -115,10 +104,18 @@ GRADIENTS = Op(
     check=check_gradients,
     outputs={"grad_dense": like("dense"), "grad_sparse": _vectors},
     backends=("cuda",),
-    auto=auto_of_gradients,
+    auto=lambda grad_out, *arguments: auto(*arguments),
     package=__package__,
 )
 OPS = (OP, GRADIENTS)
+
+
+def _like_tables(tables: Tensor, *others: Tensor) -> Sequence[Tensor]:
+    """The others in the tables' dtype where autocast would cast all, the whole of tables at each call."""
+    floating = all(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in (tables, *others))
+    if not floating or not autocasts(tables) or torch.float64 in {tensor.dtype for tensor in (tables, *others)}:
+        return others
+    return [tensor.to(tables.dtype) for tensor in others]
 
 
 def lookup_interact(
@@ -149,11 +146,14 @@ def lookup_interact(
         pad_to: so that a following matrix product finds aligned rows: 4 for float32, 8 for half precision.
         precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them vectors
             are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
-            cores, where there are some, and are added up in float32.
+            cores, where there are some, and are added up in float32. On backend="eager" it does not count: there
+            torch.set_float32_matmul_precision says, for "ieee" too.
         backend: "cuda", "eager", or "auto": for a CUDA tensor CUDA where a warp holds a row's vectors, else eager.
 
     A warp holds a row of up to 31 tables (27 in full float32), whose vectors are a multiple of 16 bytes, up to 512, and
     aligned. What does not fit, and float64, a plain kernel computes: `embedding_bags` and `dot_interaction` are faster.
+
+    Under torch.autocast a dense of another dtype is cast to that of tables, which are not cast.
 
     An id that its table does not have, and bad offsets, raise as in `embedding_bags`, and in its name: at once for
     tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in
@@ -168,6 +168,7 @@ def lookup_interact(
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
         IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks.
     """
+    (dense,) = _like_tables(tables, dense)
     return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision))
 
 
@@ -189,14 +190,18 @@ def lookup_interact_gradients(
 
     Args:
         grad_out: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
-        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad_out's dtype.
-            tf32 rounds grad_out too.
+        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad_out's dtype;
+            under torch.autocast grad_out is cast to that of tables, too. tf32 rounds grad_out too.
 
-    An id that its table does not have counts as zeros, and bad offsets are clamped to what can be read: the forward
-    reports them. Every run gives the same bits. It has no gradient itself.
+    An id that its table does not have counts as zeros: the forward reports it. Bad offsets raise on backend="eager";
+    CUDA clamps them to what can be read, and tells of none. Where row_offsets do not rise from 0 to at most R, "eager"
+    raises on a CPU; else nothing is read outside of tables, and which rows are looked up is not said. Every run gives
+    the same bits.
 
     Raises:
-        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend.
-        RuntimeError: a backend this machine lacks.
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets,
+        row_offsets. RuntimeError: a backend this machine lacks; gradients are enabled and an argument requires one.
     """
+    grad_out, dense = _like_tables(tables, grad_out, dense)
+    refuse_gradients(GRADIENTS, "", (grad_out, dense, tables, row_offsets, indices, offsets, precision))
     return GRADIENTS.call(backend, grad_out, dense, tables, row_offsets, indices, offsets, precision)

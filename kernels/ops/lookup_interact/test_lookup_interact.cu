@@ -210,6 +210,8 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
         at({5, 16, 0, true}, {26, 8, false, false, tf32, true});
         for (long long features : {1, 2, 15, 16, 27, 28, 31, 32}) at({3, 16}, {features, 1, false, false, tf32, true});
         for (long long columns : {4, 8, 24, 64, 128}) at({3, columns}, {26, 8, columns == 24, true, tf32, true});
+        // Padded rows that are longer than the pairs of 32 vectors.
+        for (long long pad_to : {8, 1024}) at({21, 20}, {31, pad_to, false, false, tf32, true}, {1, false});
         at({21, 16}, {9, 8, false, false, tf32, true}, {2, false});
         if (testing::few_rows()) continue;
         at({3, 1024}, {26, 1, false, false, tf32, true});  // beyond a block's memory

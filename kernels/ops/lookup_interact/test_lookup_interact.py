@@ -11,6 +11,7 @@ import kernels
 from ...check import Case, check, gradients
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
+from . import op
 from .eager import width
 from .op import GRADIENTS, OP
 from .spec import draw
@@ -51,6 +52,20 @@ class LookUps:
         """Of tables, fewer rows are other tables; of row_offsets, offsets and indices, fewer are another batch."""
         return [case for case in super().other_tensors(call) if not case[2].endswith("got ")]
 
+    @every_backend
+    def test_autocast_casts_mixed_dtypes(self, backend):
+        """To the tables' dtype: tables are not rounded."""
+        call = self.call()
+        at = self.spec.arguments.index("tables")
+        tensors = [tensor.bfloat16() if i < at else tensor for i, tensor in enumerate(call.tensors)]
+        wide = [tensor.float() if i < at else tensor for i, tensor in enumerate(tensors)]
+        function = self.function(backend)
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        want = function(*wide, *call.options)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            for either in (function, compiled):
+                torch.testing.assert_close(either(*tensors, *call.options), want, rtol=0, atol=0)
+
 
 class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
     op = "lookup_interact"
@@ -79,7 +94,7 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
     def test_every_number_of_features(self, backend, features, precision):
         """A warp takes 31, in full float32 27; tensor cores take 16 vectors at a time. Rows aligned and not."""
         self.hold(backend, [of_shape(7, features, 16, bags, pad_to=pad_to, precision=precision)
-                            for bags, pad_to in ((False, 1), (False, 8), (True, 4))])
+                            for bags, pad_to in ((False, 1), (False, 8), (True, 4), (False, 1024))])
 
     @kernel_backend
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -108,7 +123,6 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         """Rows beside it are as without it; in its own, what hangs on it is not finite."""
         call = of_shape(9, 26, 16, precision=precision)
         dense, tables, row_offsets, indices, _ = call.tensors
-        clean = self.function(backend)(*call.arguments())
         tables[row_offsets[3] + 99, 3], dense[6, 0] = value, value
         indices[:, 3], indices[4, 3] = 5, 99
         clean = self.function(backend)(dense.nan_to_num(0, 0), *call.arguments()[1:])
@@ -170,6 +184,15 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         assert OP.auto(*call.arguments()) == expected
         assert GRADIENTS.auto(call.tensors[0], *call.tensors, precision) == expected
 
+    @pytest.mark.parametrize(
+        ("features", "dtype", "precision", "expected"),
+        [(26, torch.float32, "ieee", "cuda"), (26, torch.float32, "tf32", "cuda"), (28, torch.float32, "tf32", "eager"),
+         (26, torch.float16, "ieee", "eager")],
+    )  # fmt: skip
+    def test_auto_without_such_tensor_cores(self, monkeypatch, features, dtype, precision, expected):
+        monkeypatch.setattr(op, "architecture", lambda device: 75)
+        assert OP.auto(*of_shape(2, features, 16, dtype=dtype, precision=precision).arguments()) == expected
+
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):
         for rows, features, columns in ((0, 26, 16), (3, 0, 16), (3, 26, 0), (0, 0, 1)):
@@ -223,6 +246,18 @@ class TestLookupInteractGradients(LookUps, Values):
         chosen = self.faster(call) if DEVICE.type == "cuda" else "eager"
         got, want = (self.function(backend)(*call.arguments()) for backend in ("auto", chosen))
         assert all(map(torch.equal, got, want))
+
+    @every_backend
+    def test_it_has_no_gradient(self, backend):
+        call = self.call()
+        for i, tensor in enumerate(call.tensors[:3]):
+            tensors = [*call.tensors]
+            tensors[i] = tensor.clone().requires_grad_()
+            message = r"^lookup_interact_gradients has no gradient: call it under torch.no_grad\(\)"
+            with pytest.raises(RuntimeError, match=message):
+                self.function(backend)(*tensors, *call.options)
+            with torch.no_grad():
+                self.function(backend)(*tensors, *call.options)
 
     @kernel_backend
     @pytest.mark.parametrize("dynamic", [False, True])
