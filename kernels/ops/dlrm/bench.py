@@ -285,8 +285,8 @@ class _Served(nn.Module):
 
 
 def _aot_inductor(model: Model) -> Callable:
-    """Exported, compiled and loaded at its first call. It reads its constants where they lie: they are kept."""
-    count, loaded, constants = len(model.heights), [], {}
+    """Exported, compiled and loaded at its first call."""
+    count, loaded = len(model.heights), []
 
     @in_precision(model.precision)
     def call(*tensors: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ def _aot_inductor(model: Model) -> Callable:
                 )
                 loaded.append(torch._inductor.aoti_load_package(path))
             own = dict(served.named_buffers(remove_duplicate=False))
-            constants.update({name: own[name] for name in loaded[0].get_constant_fqns()})
+            constants = {name: own[name] for name in loaded[0].get_constant_fqns()}
             loaded[0].load_constants(constants, check_full_update=True, user_managed=True)
         return loaded[0](*sample)
 
