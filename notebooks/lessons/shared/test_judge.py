@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import time
@@ -140,6 +141,53 @@ def test_a_puzzle_has_a_name_of_its_own():
     names = [name for room in rooms for name in importlib.import_module(f"lessons.{room.parent.name}.puzzles").PUZZLES]
     assert len(names) > 60
     assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+LIBRARY = """
+def work():
+    inside.append(time.monotonic())
+    while time.monotonic() < inside[0] + 0.05:
+        pass
+    inside.clear()
+"""
+
+
+def calls_without_end(function):
+    while True:
+        function()
+
+
+def test_the_stop_leaves_no_library_in_its_middle():
+    """Nearly all the time the library runs: it is waited for until the answer has its turn."""
+    library = {"time": time, "inside": []}
+    exec(compile(LIBRARY, torch.__file__, "exec"), library)
+    for _ in range(10):
+        with pytest.raises(limits.TooLong), limits.seconds(0.01, {__file__}):
+            calls_without_end(library["work"])
+        assert library["inside"] == []
+
+
+def sleeps(*arguments):
+    time.sleep(3600)
+
+
+def all_in_one_line(*arguments):
+    while True: pass  # noqa: E701
+
+
+def catches_all(*arguments):
+    for _ in range(2):
+        with contextlib.suppress(BaseException):
+            endless()
+    endless()
+
+
+@pytest.mark.parametrize("answer", [sleeps, all_in_one_line, catches_all], ids=lambda answer: answer.__name__)
+def test_each_endless_answer_is_stopped(answer, monkeypatch, capsys):
+    monkeypatch.setattr(limits, "PATIENCE", 0.2)
+    assert not JUDGE.attempt("number", answer, seconds=0.1)
+    assert "not yet: number: it does not end: stopped after 0.1 s, in line " in capsys.readouterr().out
+    assert sys.gettrace() is None
 
 
 def broken_by_the_stop():

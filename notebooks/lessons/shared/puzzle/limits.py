@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 from unittest import mock
 
 from lessons.shared.puzzle import reader
 
 AGAIN = 0.5  # seconds, for an answer that catches everything
-SOON, PATIENCE = 0.001, 3000  # seconds, tries
+PATIENCE = 10  # seconds, with a library that does not come back; an import may take some
 
 
 class TooLong(BaseException):
@@ -33,19 +34,30 @@ def seconds(limit: float, own: Collection[str] = ()) -> Iterator[None]:
         yield
         return
 
-    tries, late = [PATIENCE], []
+    traced, asked, late = sys.gettrace(), [], []
 
     def stop(_, frame) -> None:
-        line = reader.line_that_runs(frame, own)
-        tries[0] -= 1
-        # Between two instructions of the reader's own: a library that is cut off in its middle does not work again.
-        if tries[0] and not reader.is_readers(frame, own):
-            signal.setitimer(signal.ITIMER_REAL, SOON)
-            return
-        tries[0] = PATIENCE
+        # Raised at the next instruction of the reader's own: a library that is cut off in its middle, with a mode of
+        # torch's pushed, say, does not work again.
+        if asked:
+            end(frame)
+        asked.append(True)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        while frame is not None:
+            if reader.is_readers(frame, own):
+                frame.f_trace_opcodes, frame.f_trace = True, trace
+            frame = frame.f_back
+        sys.settrace(trace)
+
+    def trace(frame, *_) -> None:
+        if reader.is_readers(frame, own):
+            end(frame)
+
+    def end(frame) -> NoReturn:
+        asked.clear()
         signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        late.append(line)
-        raise TooLong(line)
+        late.append(reader.line_that_runs(frame, own))
+        raise TooLong(late[-1])
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit)
@@ -57,6 +69,7 @@ def seconds(limit: float, own: Collection[str] = ()) -> Iterator[None]:
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(traced)
         signal.signal(signal.SIGALRM, before)
 
 

@@ -41,8 +41,12 @@ def files_of(answers: Sequence[object]) -> set[str]:
 
 
 def _is_readers(file: str, own: Collection[str]) -> bool:
-    if file in own:
-        return True
+    return file in own or _is_elsewhere(file)
+
+
+@functools.cache
+def _is_elsewhere(file: str) -> bool:
+    """Whether it is neither the repository's nor a package's: a cell of a notebook, a file of the reader's."""
     if file.startswith("<"):
         return file.startswith("<ipython-input")
     path = Path(file)
