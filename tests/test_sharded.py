@@ -25,6 +25,7 @@ from model.predict import predict
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
+from model.sharding.ranks import of_rank
 from model.sharding.sparse_arch import PiecedTables
 from model.train import main, train
 
@@ -328,6 +329,8 @@ def test_what_is_not_there_is_said(capsys):
         Sharding().check(preset("mini"))
     with pytest.raises(UserError, match="4 ranks, and the tables are 3 pieces; use --columns or --piece-rows"):
         place(pieces([11, 21, 31], Sharding()), 4)
+    with pytest.raises(UserError, match="--device cuda:1: under torchrun expected cpu or cuda"):
+        of_rank("cuda:1")
     for option in (("--columns", "2"), ("--timeout", "5"), ("--exchange", "bf16")):
         with pytest.raises(SystemExit):
             main(["--data", "nowhere", *option])
