@@ -32,7 +32,7 @@ BEAT = 0.25  # seconds between two notes of a rank that it lives
 PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
 
 
-class Agreed(UserError):
+class SharedError(UserError):
     """A mistake that all ranks raise: none of them is to be named."""
 
 
@@ -52,13 +52,16 @@ class Ranks:
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         self.device, self.doing = device, "at its beginning"
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
-        self._beating, self._ended = None, threading.Event()
+        self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
         limit = timedelta(seconds=timeout)
-        dist.init_process_group(backend, timeout=limit, **options)
-        self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
-        self.notes = self._connect()
-        self._beating = threading.Thread(target=self._beat, args=(self._connect(),), daemon=True)
+        try:
+            dist.init_process_group(backend, timeout=limit, **options)
+            self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
+            self.notes, beats = self._connect(), self._connect()
+        except RuntimeError as error:
+            raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
+        self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
         self._beating.start()
 
     @property
@@ -75,7 +78,7 @@ class Ranks:
                 answer[1] = told(error)
         dist.broadcast_object_list(answer, src=0, group=self.host)
         if answer[1]:
-            raise Agreed(answer[1])
+            raise SharedError(answer[1])
         return answer[0]
 
     def of_all(self, value: T) -> list[T]:
@@ -93,7 +96,7 @@ class Ranks:
             wrong = told(error)
         for rank, message in enumerate(self.of_all(wrong)):
             if message:
-                raise Agreed(f"rank {rank}: {message}" if self.world > 1 else message)
+                raise SharedError(f"rank {rank}: {message}" if self.world > 1 else message)
         return result
 
     def check_shared(self, folder: Path) -> None:
@@ -106,7 +109,7 @@ class Ranks:
                 token.unlink()
         if not all(seen):
             rank = seen.index(False)
-            raise Agreed(f"{folder}: rank {rank} does not see it; all hosts need it on a file system that they share")
+            raise SharedError(f"{folder}: rank {rank} does not see it; all hosts need it on a file system they share")
 
     @contextmanager
     def one_message(self) -> Iterator[None]:
@@ -114,12 +117,14 @@ class Ranks:
         the process group is left."""
         try:
             yield
-        except Interrupted as error:  # all stop at one step
             self._leave()
+        except Interrupted as error:  # all stop at one step
+            with suppress(RuntimeError):  # what was to be saved is
+                self._leave()
             if self.is_first:
                 raise
             sys.exit(128 + error.number)
-        except Agreed:
+        except SharedError:
             self._end(self.is_first)
             raise
         except (UserError, OSError, MemoryError) as error:
@@ -146,8 +151,6 @@ class Ranks:
             self._note(f"{type(error).__name__}: {error}")
             self._end(True, 1)
             raise
-        else:
-            self._leave()
 
     def _leave(self) -> None:
         dist.barrier(group=self.host)  # nobody destroys what another still uses
