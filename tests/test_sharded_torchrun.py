@@ -42,7 +42,8 @@ class Torchrun:
         self.folder, self.printed = folder, folder.with_name(f"{name}.log")
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *of_torchrun, "-m", "--"]
         command += ["model.train", "--preset", "mini", "--kernels", "fused", "--batch-size", "12", "--epochs", "1"]
-        command += ["--device", "cpu", "--data", data, "--checkpoints", folder, "--logs", folder, "--piece-rows", "9", *options]
+        command += ["--device", "cpu", "--data", data, "--checkpoints", folder, "--logs", folder, "--piece-rows", "9"]
+        command += options
         with self.printed.open("a") as printed:
             self.process = subprocess.Popen(
                 [str(word) for word in command], cwd=ROOT, stdout=printed, stderr=printed,
