@@ -120,12 +120,15 @@ def test_killed_ranks_are_restarted_and_go_on(data, tmp_path, unbroken):
     restarts = "--standalone", "--max-restarts", "2"
     run = Torchrun(tmp_path / "run", data, "--checkpoint-every", "20", of_torchrun=restarts, **RESTARTS)
     saved = ""
-    for rank in (1, 0):
+    for rank in (1, 0):  # the last one with the store
         run.until_saved(but=saved)
         saved = named(run.folder / "last").name
         os.kill(killed := run.ranks()[rank], signal.SIGKILL)
         run.until(lambda killed=killed: re.search(rf"exitcode: -9\) .*pid: {killed}\)", run.said()))
     assert run.end() == 0, run.said()
+    first, second = run.messages()
+    assert re.search(r"rank 1 \(.*\) answers no more, .*: killed, or stopped", first)
+    assert "rank 0, or its torchrun, has ended, with the store that all share" in second
     torch.testing.assert_close(losses(run.folder), unbroken, rtol=0, atol=1e-6)
 
 

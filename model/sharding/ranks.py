@@ -162,12 +162,11 @@ class Ranks:
         """SystemExit, unless this is the rank that speaks. Python's end is to be the process's: a group that has lost a
         rank would wait for its timeout, and let the others wait too."""
         self._ended.set()
-        with suppress(RuntimeError):
-            ended = self.notes.add("ended ranks", 1)
-            deadline = time.monotonic() + 2 * PATIENCE
-            while self.is_first and ended < self.world and time.monotonic() < deadline:  # the store may end with it
-                time.sleep(BEAT / 5)
-                ended = self.notes.add("ended ranks", 0)
+        ended = self._asked(lambda notes: notes.add("ended ranks", 1), self.world)
+        deadline = time.monotonic() + 2 * PATIENCE
+        while self.is_first and ended < self.world and time.monotonic() < deadline:  # the store may end with it
+            time.sleep(BEAT / 5)
+            ended = self._asked(lambda notes: notes.add("ended ranks", 0), self.world)
         atexit.register(_exit, status)
         if not speaks:
             sys.exit(status)
@@ -187,34 +186,36 @@ class Ranks:
                 beat += 1
                 store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
 
+    def _asked(self, question: Callable[[dist.Store], T], otherwise: T) -> T:
+        """The store's answer, while there is one."""
+        if self.notes is not None:
+            try:
+                return question(self.notes)
+            except RuntimeError:
+                self.notes = None
+        return otherwise
+
     def _note(self, message: str) -> None:
-        with suppress(RuntimeError):
-            self.notes.set("ended", f"rank {self.rank}: {message}")
+        self._asked(lambda notes: notes.set("ended", f"rank {self.rank}: {message}"), None)
 
     def _noted(self) -> str | None:
-        with suppress(RuntimeError):
-            if self.notes.check(["ended"]):
-                return self.notes.get("ended").decode()
-        return None
+        return self._asked(lambda notes: notes.get("ended").decode() if notes.check(["ended"]) else None, None)
 
     def _may_speak(self) -> bool:
-        try:
-            return self.notes.add("spoken", 1) == 1
-        except RuntimeError:  # with the store's rank: each that is left says so
-            return True
+        """Whether nobody has spoken before; without a store, whose rank is the first one, the next one does."""
+        return self._asked(lambda notes: notes.add("spoken", 1) == 1, self.rank == 1)
 
     def _why(self, error: Exception) -> str:
         """What is known of a collective that failed."""
-        try:
-            before = self._beats()
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                if noted := self._noted():
-                    return noted
-                time.sleep(BEAT)
-            after = self._beats()
-        except RuntimeError:
-            return f"another rank has ended, the first one likely, with the store that all share: {first_line(error)}"
+        before = self._beats()
+        deadline = time.monotonic() + PATIENCE
+        while self.notes is not None and time.monotonic() < deadline:
+            if noted := self._noted():
+                return noted
+            time.sleep(BEAT)
+        after = self._beats()
+        if self.notes is None:
+            return f"rank 0, or its torchrun, has ended, with the store that all share: {first_line(error)}"
         silent = [rank for rank in after if rank != self.rank and after[rank][0] == before.get(rank, after[rank])[0]]
         if silent:
             return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
@@ -224,8 +225,14 @@ class Ranks:
         return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
 
     def _beats(self) -> dict[int, list[str]]:
+        """(beat, doing, where) of each rank."""
         keys = {rank: f"beat {rank}" for rank in range(self.world)}
-        return {rank: self.notes.get(key).decode().split("\t") for rank, key in keys.items() if self.notes.check([key])}
+        return self._asked(
+            lambda notes: {
+                rank: notes.get(key).decode().split("\t") for rank, key in keys.items() if notes.check([key])
+            },
+            {},
+        )
 
 
 def _exit(status: int) -> None:
