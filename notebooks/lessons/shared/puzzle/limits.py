@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from typing import NoReturn
 from unittest import mock
 
@@ -24,12 +23,12 @@ class TooLong(BaseException):
     let_go: called where what caught it lets it go.
     """
 
-    def __init__(self, line: str, let_go: Callable[[FrameType | None], None]):
+    def __init__(self, line: str, let_go: Callable[[], None]):
         super().__init__(line)
         self.line, self.let_go = line, let_go
 
     def __del__(self) -> None:
-        self.let_go(sys._getframe(1))
+        self.let_go()
 
 
 @contextmanager
@@ -70,9 +69,9 @@ def seconds(limit: float, own: Collection[str] = ()) -> Iterator[None]:
         late.append(reader.line_that_runs(frame, own))
         raise TooLong(late[0], let_go)
 
-    def let_go(frame) -> None:
+    def let_go() -> None:
         if not over:
-            end_in_own_code(frame)
+            end_in_own_code(sys._getframe(2))
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN)
