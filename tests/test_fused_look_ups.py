@@ -9,6 +9,7 @@ import io
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import module
 from model import DLRM, Interaction, Preset, fused, preset
+from model.bench import step_memory
 from model.config import Hash, Kernels, Optimizer, Precision, TableOptimizer
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
@@ -328,3 +330,16 @@ def test_compiled_in_one_graph_and_exported():
             for run in (compiled, loaded):
                 torch.testing.assert_close(run(*inputs), want, **CLOSE[Precision.FP32])
     torch._dynamo.reset()
+
+
+def test_the_bench_of_its_memory(monkeypatch):
+    """Both ways, with their losses beside each other; on a CPU there is no peak."""
+    monkeypatch.setattr(step_memory, "step_times", partial(step_memory.step_times, block=1, rounds=1))
+    rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
+    assert [row["way"] for row in rows] == [step_memory.IN_TWO, step_memory.IN_ONE]
+    assert all(row["match"] == "ok" and row["ms"] > 0 for row in rows), rows
+    assert rows[0]["vectors_mb"] == 32 * 26 * 16 * 4e-6
+    assert "wide fp32 fused" in step_memory.line(rows[1])
+    monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, -1.0)
+    rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
+    assert all(row["match"].startswith("FAILED: losses") and "ms" not in row for row in rows)
