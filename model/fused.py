@@ -166,7 +166,7 @@ def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
     )
 
 
-def looks_up(model: nn.Module, dense: Tensor) -> bool:
+def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:
     """Whether the interaction of a DLRM with `FusedTables` looks the tables up itself, for such dense features: one
     that is dot, as it was built and without hooks, and where one kernel is faster than two. An interaction's backend
     "cuda" asks for it wherever there is such a kernel, for the memory that it saves: [B, F, D] numbers of a step."""
@@ -184,7 +184,7 @@ def looks_up(model: nn.Module, dense: Tensor) -> bool:
     shape = len(tables), weight.shape[1], weight.dtype, precision
     if interaction.backend == "cuda":
         return fits(*shape, weight.device)
-    return not why_in_two(dense.shape[0], *shape, torch.is_grad_enabled(), weight.device)
+    return not why_in_two(dense.shape[0], *shape, bags, torch.is_grad_enabled(), weight.device)
 
 
 def look_up(model: nn.Module, dense: Tensor, rows: Tensor, offsets: Tensor | None) -> Tensor:

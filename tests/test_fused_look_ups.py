@@ -188,25 +188,26 @@ def test_what_goes_another_way(changed):
         inputs[0] = inputs[0].double()
     if changed == "lora":
         apply_lora(model, 2, 4.0)
-    assert fused.looks_up(model, inputs[0]) is (changed in ("nothing", "lora"))
+    assert fused.looks_up(model, inputs[0], False) is (changed in ("nothing", "lora"))
     with Seen() as seen:
         model(*inputs)
     assert ("lookup_interact" in seen.ops) is (changed in ("nothing", "lora"))
 
 
 @pytest.mark.parametrize(
-    ("rows", "precision", "gradients", "expected"),
-    [(65536, "tf32", True, True), (65536, "ieee", True, False), (65536, "ieee", False, True),
-     (65535, "tf32", True, False), (65536, "bf16", True, True)],
+    ("rows", "precision", "bags", "gradients", "expected"),
+    [(65536, "tf32", False, True, True), (65536, "ieee", False, True, False), (65536, "ieee", False, False, True),
+     (65535, "tf32", False, True, False), (65536, "bf16", False, True, True), (65536, "tf32", True, True, False),
+     (65536, "tf32", True, False, True)],
 )  # fmt: skip
-def test_by_itself_it_is_so_where_it_is_faster(monkeypatch, rows, precision, gradients, expected):
+def test_by_itself_it_is_so_where_it_is_faster(monkeypatch, rows, precision, bags, gradients, expected):
     monkeypatch.setattr(module, "_has_tf32", lambda x: True)
     monkeypatch.setattr(module.choice, "float32_products", lambda: "tf32" if precision == "tf32" else "ieee")
     monkeypatch.setattr(fused.Fused, "fuses", lambda self, x: True)  # as a GPU's
     model, dense = made("auto"), torch.empty(1, 13, device=DEVICE).expand(rows, 13)
     autocast = torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16")
     with autocast, torch.set_grad_enabled(gradients):
-        assert fused.looks_up(model, dense) is expected
+        assert fused.looks_up(model, dense, bags) is expected
 
 
 # What a step of FusedTables promises

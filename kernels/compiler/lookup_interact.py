@@ -137,7 +137,7 @@ def found(one: interaction.Interaction, looked_up: LookUps) -> Found:
     check(one, looked_up)
     dtype, device, precision = value(out).dtype, value(out).device, mlp.precision(value(out))
     features, trains = one.count - 1, wants_gradient(dense, tables, out)
-    shape = features, one.width, dtype, precision, trains, device
+    shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device
     # A guard on the number of rows is had where all else holds alone.
     why = choice.why_in_two(choice.LEAST_ROWS, *shape) or choice.why_in_two(measured(value(dense).shape[0]), *shape)
     if why:

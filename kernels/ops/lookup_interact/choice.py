@@ -22,14 +22,14 @@ def fits(features: int, columns: int, dtype: torch.dtype, precision: str, device
 
 
 def why_in_two(
-    rows: int | torch.SymInt, features: int, columns: int, dtype: torch.dtype, precision: str, trains: bool,
+    rows: int | torch.SymInt, features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool,
     device: torch.device,
 ) -> str:
-    """Why look-ups and interaction are two kernels of that many rows; "" where one is faster, or takes less memory and
-    no longer. trains: whether there are gradients, of which both are then the sum.
+    """Why look-ups and interaction are two kernels of that many rows; "" where one is faster. bags: whether ids are
+    bags; trains: whether there are gradients: then forward and gradients count together.
 
-    On an H200, 65,536 rows of 26 features, µs, two kernels / one; gradients are those of the vectors, of which one
-    kernel looks them up again, where two have kept them:
+    On an H200, 65,536 rows of 26 features, one id each, µs, two kernels / one; gradients are those of the vectors,
+    which one kernel looks up again, and two have kept:
 
         width            16 forward     gradients       128 forward    gradients
         tf32             118.6 / 57.8    96.1 / 85.6    601 / 416      548 / 601
@@ -37,8 +37,10 @@ def why_in_two(
         full float32     118.7 / 92.0    95.8 / 198
 
     So full float32 has one kernel where there are no gradients: with them it would take 290 in place of 214. What was
-    not measured (fewer rows, other widths of full float32, widths below 16 or above 128) stays in two. A number of rows
-    that is open while torch.compile or torch.export traces is one that was not measured.
+    not measured stays in two: fewer rows, a number of rows that is open while torch.compile or torch.export traces,
+    other widths of full float32, widths below 16 or above 128, and gradients of bags, whose ids are all looked up
+    again. Not measured either, but fewer bytes: a forward of bags, fewer features, and float32 tables under
+    torch.autocast, which has two kernels write the vectors twice, as float32 and as halves.
     """
     is_many = rows >= LEAST_ROWS
     if is_compiling() or isinstance(rows, torch.SymInt):
@@ -47,12 +49,12 @@ def why_in_two(
         is_many = statically_known_true(is_many)
     if not is_many:
         return f"one kernel of look-ups and interaction is for {LEAST_ROWS:,} rows and more"
-    return _why_of_any_rows(features, columns, dtype, precision, trains, device)
+    return _why_of_any_rows(features, columns, dtype, precision, bags, trains, device)
 
 
 @constant_in_a_graph
 def _why_of_any_rows(
-    features: int, columns: int, dtype: torch.dtype, precision: str, trains: bool, device: torch.device
+    features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool, device: torch.device
 ) -> str:
     if device.type == "cuda" and (reason := runtime.why_not("cuda", "cuda")):
         return f"its kernel does not run here: {reason}"
@@ -62,8 +64,11 @@ def _why_of_any_rows(
         is_faster, products = LEAST_COLUMNS <= columns <= MOST_COLUMNS, "by tensor cores"
     else:
         is_faster, products = LEAST_COLUMNS <= columns <= MOST_FULL_COLUMNS and not trains, "in full float32"
-    how = f"for vectors of {columns} numbers {products}{', with gradients,' if trains else ''}"
-    return "" if is_faster else f"one kernel {how} is not known to be faster than two"
+    if is_faster and not (bags and trains):
+        return ""
+    of = "bags of vectors" if bags else "vectors"
+    how = f"for {of} of {columns} numbers {products}{', with gradients,' if trains else ''}"
+    return f"one kernel {how} is not known to be faster than two"
 
 
 def _by_tensor_cores(dtype: torch.dtype, precision: str, device: torch.device) -> bool:

@@ -205,9 +205,11 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
          (65536, 16, torch.float64, "ieee", False, "a warp does not hold 26 vectors of 16 numbers, of torch.float64")],
     )  # fmt: skip
     def test_where_one_kernel_is_faster_than_two(self, rows, columns, dtype, precision, trains, why):
-        told = choice.why_in_two(rows, 26, columns, dtype, precision, trains, torch.device("cpu"))
+        told = choice.why_in_two(rows, 26, columns, dtype, precision, False, trains, torch.device("cpu"))
         assert why in told
         assert bool(why) == bool(told)
+        of_bags = choice.why_in_two(rows, 26, columns, dtype, precision, True, trains, torch.device("cpu"))
+        assert bool(of_bags) == (bool(why) or trains)
 
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):
