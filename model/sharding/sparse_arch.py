@@ -7,7 +7,6 @@ ranks, B of them.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -97,8 +96,7 @@ class ShardedSparseArch(SparseArch):
 
         Two exchanges go before: how many ids each bag has, then the ids; for their number the host waits.
         """
-        bounds = self._bounds(ids, offsets, batch_size)
-        rows = [hash_(ids[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
+        rows, _ = self.rows_of_bags(ids, offsets, batch_size)
         sent = [self._in_pieces(rows[piece.table], piece.first, piece.rows) for piece in self.order]
         lengths = offsets.diff().unflatten(0, (self.features, batch_size)).index_select(0, self.table_of).int()
         counts, own = self.exchange.counts, len(self.tables)
