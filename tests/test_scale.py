@@ -24,6 +24,7 @@ def test_the_largest_piece_goes_to_the_emptiest_rank():
     assert place([5, 9, 4, 4], 2) == [[1, 3], [0, 2]]
     assert place([3, 3, 3], 2) == [[0, 2], [1]]
     assert place([0, 0, 1], 2) == [[2], [0, 1]]
+    assert place([0, 0, 0], 2) == [[0, 2], [1]]  # none is emptier: the one with fewer pieces
     assert place([2, 1], 4) == [[0], [1], [], []]
     with pytest.raises(UserError, match="ranks: expected a number from 1, got 0"):
         place([1], 0)
@@ -76,6 +77,23 @@ def test_one_gpu_has_no_wire_and_takes_what_is_recorded():
     assert estimate(Layout(replace(MAIN, batch=2000), 1), RATES).origin == "paper"
     assert estimate(Layout(MAIN, 2), RATES).origin == "paper"
     assert estimate(Layout(MAIN, 2), replace(RATES, wires=Wires(gpus=2))).origin == "records"
+
+
+def test_the_parts_of_a_step():
+    """By hand: 64 GPUs, of which 26 have a whole table each, the busiest the one of 100 ids a row."""
+    one, rows, network = estimate(Layout(DCN, 64), RATES), 65536 // 64, 50e9
+    weights = 3 * 4 * DCN.parameters / RATES.copy.value
+    products = 3 * 2 * DCN.multiply_adds * rows / RATES.products[Precision.TF32].value
+    others = 64 - 8
+    vectors = others * rows * 4 * 128 / network
+    nodes = 2 * 4 * DCN.parameters * 7 / 8 / 450e9 + 2 * 4 * DCN.parameters / 8 * 7 / 8 / network
+    assert one.parts == pytest.approx({
+        "dense": max(products, weights) + weights, "tables": RATES.tables(100 * 65536, 128, TableOptimizer.ADAGRAD),
+        "ids": others * rows * 4 * (1 + 100) / network, "vectors": vectors, "gradients": vectors, "all-reduce": nodes,
+        "latency": 5 * (30e-6 + 64 * 0.1e-6),
+    })
+    assert one.busiest == pytest.approx(100 / (214 / 64))
+    assert (one.idle, one.origin) == (64 - 26, "paper")
 
 
 @pytest.mark.parametrize("case", [MAIN, DCN], ids=lambda case: case.name)
