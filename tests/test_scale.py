@@ -13,7 +13,8 @@ from model.bench.scale import cases, command
 from model.bench.scale.cost import EXCHANGES, Layout, estimate
 from model.bench.scale.rates import Wires, measured_wires, recorded
 from model.config import Precision, TableOptimizer
-from model.sharding.placement import Piece, pieces, place, work
+from model.sharding.pieces import Piece, pieces
+from model.sharding.placement import place, work
 
 MAIN, DCN = cases.of_preset("main", precision=Precision.TF32), cases.dcnv2()
 SMALL = replace(DCN, rows=(7, 50, 3, 1000), ids=(1, 2, 1, 5), dim=8, batch=32)

@@ -1,4 +1,5 @@
 """Embedding tables over several ranks, in pieces.
 
-    placement.py    the pieces of the tables, and which rank holds which
+    pieces.py       the tables in pieces
+    placement.py    which rank holds which
 """

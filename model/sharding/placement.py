@@ -1,55 +1,21 @@
-"""The pieces of the embedding tables, and which rank holds which: whole numbers, without tensors and processes.
-
-A piece is a run of rows and a block of columns of one table. Which pieces there are follows from the tables and two
-settings, never from the number of ranks: what is saved by piece can be read on any number of them.
-"""
+"""Which rank holds which piece of the tables, by the pieces' sizes alone: whole numbers, without tensors."""
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 from data.cli import UserError
+from model.sharding.pieces import Piece
 
 
-class Piece(NamedTuple):
-    """Rows first ≤ row < end of a table, in its block-th block of columns."""
-
-    table: int
-    first: int
-    end: int
-    block: int
-
-    @property
-    def rows(self) -> int:
-        return self.end - self.first
-
-
-class Cut(Protocol):
-    """How tables are cut. columns: blocks of columns, from 1; piece_rows: most rows of a piece, 0: all of a table's."""
-
-    columns: int
-    piece_rows: int
-
-
-def pieces(rows: Sequence[int], cut: Cut) -> list[Piece]:
-    """The pieces of tables with so many rows each, in order."""
-    return [
-        Piece(table, first, min(first + (cut.piece_rows or count), count), block)
-        for table, count in enumerate(rows)
-        for first in range(0, count, cut.piece_rows or count)
-        for block in range(cut.columns)
-    ]
-
-
-def work(all_pieces: Sequence[Piece], ids: Sequence[int]) -> list[int]:
+def work(of_all: Sequence[Piece], ids: Sequence[int]) -> list[int]:
     """Sizes for `place` that count a piece's traffic beside its rows: its share of all rows, plus its share of all ids
     that are sent to a piece, in one unit. ids: of each table, that a row of the batch brings.
 
     By rows alone the small tables, which hold next to nothing, gather on the emptiest rank; but a table of ten rows
     costs the wires as much as one of ten million.
     """
-    rows, sent = sum(piece.rows for piece in all_pieces), sum(ids[piece.table] for piece in all_pieces)
-    return [piece.rows * sent + ids[piece.table] * rows for piece in all_pieces]
+    rows, sent = sum(piece.rows for piece in of_all), sum(ids[piece.table] for piece in of_all)
+    return [piece.rows * sent + ids[piece.table] * rows for piece in of_all]
 
 
 def place(sizes: Sequence[int], ranks: int) -> list[list[int]]:

@@ -25,7 +25,8 @@ from data.cli import UserError
 from model.bench.scale.cases import Case
 from model.bench.scale.rates import NODE, Rates
 from model.config import TableOptimizer
-from model.sharding.placement import Piece, pieces, place, work
+from model.sharding.pieces import Piece, pieces
+from model.sharding.placement import place, work
 
 # Numbers of an optimizer's state for each number of a weight; of row-wise Adagrad's tables one for each row.
 STATE = {TableOptimizer.SGD: 0, TableOptimizer.ADAGRAD: 1}
