@@ -44,7 +44,7 @@ def test_by_work_small_tables_do_not_gather_on_one_gpu():
     assert max(map(len, by_rows.placed)) > 15
     assert max(map(len, by_work.placed)) <= 6
     assert by_work.held().max() <= 1.01 * by_rows.held().max()
-    assert work([Piece(0, 0, 30, 0), Piece(1, 0, 10, 0)], (1, 3)) == [30 * 4 + 1 * 40, 10 * 4 + 3 * 40]
+    assert work((30, 10), (1, 3)) == [30 * 4 + 1 * 40, 10 * 4 + 3 * 40]
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8, 16])

@@ -4,18 +4,17 @@ import heapq
 from collections.abc import Sequence
 
 from data.cli import UserError
-from model.sharding.pieces import Piece
 
 
-def work(of_all: Sequence[Piece], ids: Sequence[int]) -> list[int]:
-    """Sizes for `place` that count a piece's traffic beside its rows: its share of all rows, plus its share of all ids
-    that are sent to a piece, in one unit. ids: of each table, that a row of the batch brings.
+def work(rows: Sequence[int], ids: Sequence[int]) -> list[int]:
+    """Sizes for `place` that count a piece's traffic beside its rows: its share of all rows plus its share of all ids,
+    in one unit. rows: of each piece; ids: that a row of the batch sends to it.
 
     By rows alone the small tables, which hold next to nothing, gather on the emptiest rank; but a table of ten rows
     costs the wires as much as one of ten million.
     """
-    rows, sent = sum(piece.rows for piece in of_all), sum(ids[piece.table] for piece in of_all)
-    return [piece.rows * sent + ids[piece.table] * rows for piece in of_all]
+    all_rows, all_ids = sum(rows), sum(ids)
+    return [own_rows * all_ids + own_ids * all_rows for own_rows, own_ids in zip(rows, ids, strict=True)]
 
 
 def place(sizes: Sequence[int], ranks: int) -> list[list[int]]:

@@ -106,8 +106,9 @@ class Layout:
     @cached_property
     def placed(self) -> list[list[Piece]]:
         """What each GPU holds."""
-        by_work = self.placed_by == "work"
-        sizes = work(self.pieces, self.case.ids) if by_work else [piece.rows for piece in self.pieces]
+        sizes = [piece.rows for piece in self.pieces]
+        if self.placed_by == "work":
+            sizes = work(sizes, [self.case.ids[piece.table] for piece in self.pieces])
         return [[self.pieces[index] for index in own] for own in place(sizes, self.gpus)]
 
     def bytes(self) -> dict[str, Bytes]:
