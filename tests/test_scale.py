@@ -75,9 +75,11 @@ def test_one_gpu_has_no_wire_and_takes_what_is_recorded():
     assert (one.near, one.far, one.wires, one.busiest, one.origin) == (0, 0, 0, 1, "record")
     assert one.seconds == pytest.approx(1e-3 * row["ms"])
     assert one.rows_per_second == pytest.approx(2048e3 / row["ms"])
-    assert estimate(Layout(replace(MAIN, batch=2000), 1), RATES).origin == "paper"
-    assert estimate(Layout(MAIN, 2), RATES).origin == "paper"
-    assert estimate(Layout(MAIN, 2), replace(RATES, wires=Wires(gpus=2))).origin == "records"
+    assert estimate(Layout(replace(MAIN, batch=2000), 1), RATES).origin == "least"
+    measured = replace(RATES, wires=Wires(gpus=2))
+    layouts = Layout(MAIN, 2), Layout(MAIN, 4), Layout(MAIN, 2, columns=2), Layout(MAIN, 1, piece_rows=1_000_000)
+    assert [estimate(layout, RATES).origin for layout in layouts] == ["paper"] * 4
+    assert [estimate(layout, measured).origin for layout in layouts] == ["records", "paper", "paper", "paper"]
 
 
 def test_the_parts_of_a_step():
@@ -94,7 +96,7 @@ def test_the_parts_of_a_step():
         "latency": 5 * (30e-6 + 64 * 0.1e-6),
     })
     assert one.busiest == pytest.approx(100 / (214 / 64))
-    assert (one.idle, one.origin) == (64 - 26, "paper")
+    assert (one.idle, one.origin) == (64 - 26, "least")
 
 
 @pytest.mark.parametrize("case", [MAIN, DCN], ids=lambda case: case.name)
@@ -248,7 +250,7 @@ def test_a_table_and_a_picture(tmp_path, capsys):
     lines = [line.split("|") for line in out.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 4
     assert {len(line) for line in lines} == {len(command.HEAD) + 2}
-    assert [line[-2].strip() for line in lines[2:]] == ["paper"] * 4
+    assert [line[-2].strip() for line in lines[2:]] == ["least"] * 4
     assert "a collective in a node: 10 µs: assumed\n" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -2,10 +2,15 @@
 
 For each model a table: the bytes through a GPU's NVLink (in a node of 8) and its network card (past it), of the busiest
 GPU and of the mean one; the look-ups of the busiest GPU over the mean; the memory of the fullest; the parts of a step,
-which add up, as nothing overlaps; and the wires' share of it. `record`: that step was measured on one GPU. `records`:
-the GPU's and the wires' figures were, and the step is their sum. `paper`: wires as their makers describe them, with
-assumed latencies; and where no step is recorded, products at the rate of a large one, so that the dense part is the
-least that it can be. The figures and where they come from stand below the tables.
+which add up, as nothing overlaps; and the wires' share of it. The last column says what a line is worth:
+
+    record   this step was measured, on one GPU
+    records  the GPU's and the wires' figures were measured, and the step is their sum
+    paper    the wires are as their makers describe them, with assumed latencies; or tables are cut, which no record is
+    least    and no step of this model and batch is recorded: products take what large ones do, so the dense part is the
+             least that it can be. A small model takes many times as long.
+
+The figures and where they come from stand below the tables.
 
 The models are this repository's presets, and dcnv2, MLPerf's DLRM-DCNv2 as its training reference has it. Without
 options: `main` and dcnv2, each with a small and a large batch. dcnv2's own batch is of all GPUs, a preset's of each.

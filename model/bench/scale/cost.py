@@ -165,8 +165,8 @@ class Estimate:
 
     parts: seconds by PARTS. near, far: bytes through NVLink and network of the busiest GPU, all exchanges together;
     near_mean, far_mean: of the mean one. busiest: look-ups of the busiest GPU over the mean. fullest: bytes that the
-    fullest GPU's memory holds; fits: it can. origin: "record", if this step was measured; "records", if its figures
-    were; else "paper".
+    fullest GPU's memory holds; fits: it can. origin: "record", this step was measured; "records", its figures were;
+    "paper", those of the wires were not, or it cuts tables; "least", the dense part is not recorded, and may take longer.
     """
 
     layout: Layout
@@ -211,9 +211,12 @@ def estimate(layout: Layout, rates: Rates) -> Estimate:
         parts[name] = float((near + far if name == "all-reduce" else np.maximum(near, far)).max())
     parts["latency"] = (len(EXCHANGES) + case.has_bags) * wires.collective(gpus)
     near, far = (sum(getattr(part, wire)() for part in sent.values()) for wire in ("near", "far"))
-    # What was recorded looks whole tables up.
-    recorded &= layout.columns == 1 and not layout.piece_rows
-    origin = "record" if recorded and gpus == 1 else "records" if recorded and gpus <= wires.gpus else "paper"
+    if not recorded:
+        origin = "least"
+    elif layout.columns > 1 or layout.piece_rows or gpus > max(wires.gpus, 1):  # whole tables are what was recorded
+        origin = "paper"
+    else:
+        origin = "record" if gpus == 1 else "records"
     return Estimate(
         layout, parts, near.max(), near.mean(), far.max(), far.mean(), busiest / look_ups.mean(), held.max(),
         bool(held.max() <= rates.memory.value), origin,
@@ -221,7 +224,7 @@ def estimate(layout: Layout, rates: Rates) -> Estimate:
 
 
 def _dense(case: Case, rows: int, rates: Rates) -> tuple[float, bool]:
-    """(Seconds of all but look-ups, their updates and exchanges, for so many rows on a GPU; whether they are recorded).
+    """(Seconds of all but look-ups, their updates and exchanges, for so many rows on a GPU; whether it is recorded).
 
     Of a step that is recorded: what it takes beyond its look-ups and updates. Else the least: products, forward and
     twice backward, at the rate of a large one; but no less than reading the weights twice and writing their gradients

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = dict(zip(PARTS, ("#0b5cad", "#58b0ff", "#f6d28b", "#f0a02f", "#c9711a", "#9c4f96", "#8c959f"), strict=True))
+HATCHES = {"paper": "/", "least": "//"}
 NEAR, FAR, TOO_MUCH = "#2e7d5b", "#a8c256", "#b3261e"
 
 
@@ -32,7 +33,7 @@ def draw(groups: dict[str, Sequence[Estimate]], rates: Rates, path: Path) -> Non
         step.set_title(name, fontsize=10)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS), fontsize=9)
     figure.suptitle(
-        f"A training step on several {rates.gpu}. Hatched: paper, not measured.\n"
+        f"A training step on several {rates.gpu}. Hatched: paper, not measured; twice: and the least.\n"
         "Above a bar: look-ups of the busiest GPU over the mean. Dashed: a GPU's memory.", fontsize=11,
     )
     figure.savefig(path, dpi=120)
@@ -44,7 +45,7 @@ def _steps(ax: Axes, estimates: Sequence[Estimate]) -> None:
         heights = [1e3 * one.parts[part] for one in estimates]
         bars = ax.bar(range(len(estimates)), heights, bottom=below, color=COLOURS[part], label=part, edgecolor="white")
         for bar, one in zip(bars, estimates, strict=True):
-            bar.set_hatch("//" * (one.origin == "paper"))
+            bar.set_hatch(HATCHES.get(one.origin, ""))
         below = [low + height for low, height in zip(below, heights, strict=True)]
     for place, (top, one) in enumerate(zip(below, estimates, strict=True)):
         ax.text(place, top, f"{one.busiest:.1f}×", ha="center", va="bottom", fontsize=8)

@@ -1,7 +1,7 @@
 """How fast a GPU and its wires are: each figure with where it comes from.
 
-A figure is of a record of this repository, of a source, or assumed. What is computed from records alone was measured,
-if not together; all else is paper. A source gives a wire's rate at its best, so times over wires are then the least.
+A figure is of a record of this repository, of a source, or assumed. A source gives a wire's rate at its best, so times
+over wires are then the least.
 """
 
 from __future__ import annotations
