@@ -43,7 +43,7 @@ def title(model: Case) -> str:
     batch = f"{model.batch:,} rows a step, of {'each GPU' if model.per_gpu else 'all GPUs'}"
     return (
         f"{model.name}: {len(model.rows)} tables, {sum(model.rows):,} rows of {model.dim} numbers, "
-        f"{model.table_bytes / 1e9:.1f} GB in float32; {sum(model.ids)} ids a row; {model.parameters / 1e6:.1f} M "
+        f"{model.table_bytes / 1e9:.1f} GB in float32; {sum(model.ids)} ids a row; {model.parameters:,} "
         f"parameters beside them; {batch}, {model.precision}, {model.table_optimizer}"
     )
 
