@@ -166,7 +166,7 @@ class Estimate:
     parts: seconds by PARTS. near, far: bytes through NVLink and network of the busiest GPU, all exchanges together;
     near_mean, far_mean: of the mean one. busiest: look-ups of the busiest GPU over the mean. fullest: bytes that the
     fullest GPU's memory holds; fits: it can. origin: "record", this step was measured; "records", its figures were;
-    "paper", those of the wires were not, or tables are cut; "least", the dense part is not recorded and may take longer.
+    "paper", those of the wires were not, or tables are cut; "least", the dense part is not recorded, may take longer.
     """
 
     layout: Layout
