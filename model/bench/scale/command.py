@@ -31,6 +31,7 @@ from model.bench.scale.cost import PLACED, Estimate, Layout, estimate
 from model.bench.scale.measured import VECTOR_BYTES
 from model.bench.scale.rates import Figure, Rates, measured_wires, recorded
 from model.config import Precision, TableOptimizer
+from model.sharding.pieces import Wire
 
 PROG = "python -m model.bench scale"
 GPUS, COLUMNS = (1, 2, 8, 64, 512), (1, 4)
@@ -151,7 +152,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=[str(precision) for precision in Precision], help="of products")
     parser.add_argument("--table-optimizer", help="update rule of the tables",
                         choices=[str(rule) for rule in TableOptimizer if rule is not TableOptimizer.ADAM])
-    parser.add_argument("--exchange", choices=VECTOR_BYTES, default="fp32", help="what the vectors are on the wire")
+    parser.add_argument("--exchange", choices=[str(wire) for wire in Wire], default=Wire.FP32, help="what the vectors are on the wire")
     parser.add_argument("--placed-by", choices=PLACED, default=PLACED[0], help="a piece's size: its rows, or its work, "
                         "which is its share of the rows and of the ids that are sent")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the estimates too, .png or .svg")

@@ -17,9 +17,10 @@ from model.bench.scale.cases import case
 from model.bench.scale.cost import PLACED, Layout, estimate
 from model.bench.scale.rates import Rates
 from model.config import Precision, TableOptimizer
+from model.sharding.pieces import Wire
 
 WITHIN = 0.2  # of what was measured
-VECTOR_BYTES = {"fp32": 4, "bf16": 2}
+VECTOR_BYTES = {Wire.FP32: 4, Wire.BF16: 2}
 EXCHANGE = {"gpus", "collectives", "bytes", "us"}
 STEP = {"case", "gpus", "rows", "precision", "optimizer", "ms"}
 
