@@ -152,7 +152,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=[str(precision) for precision in Precision], help="of products")
     parser.add_argument("--table-optimizer", help="update rule of the tables",
                         choices=[str(rule) for rule in TableOptimizer if rule is not TableOptimizer.ADAM])
-    parser.add_argument("--exchange", choices=[str(wire) for wire in Wire], default=Wire.FP32, help="what the vectors are on the wire")
+    parser.add_argument("--exchange", choices=[str(wire) for wire in Wire], default=Wire.FP32,
+                        help="what the vectors are on the wire")
     parser.add_argument("--placed-by", choices=PLACED, default=PLACED[0], help="a piece's size: its rows, or its work, "
                         "which is its share of the rows and of the ids that are sent")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the estimates too, .png or .svg")
