@@ -26,7 +26,8 @@ from kernels.check import fresh
 from model import preset
 from model.config import Kernels, Preset
 from model.interrupts import Interrupted
-from model.sharding import step
+from model.sharding import evaluation, step
+from model.sharding import run as of_run
 from model.sharding.pieces import Sharding
 from model.sharding.ranks import Ranks
 from model.train import main as main_of_train
@@ -115,24 +116,29 @@ def one(run: dict, rank: int, port: int) -> None:
         torch.save(torch.from_numpy(losses), f"{out}.losses")
 
 
-def make_happen(rank: int, what: str, at: int) -> None:
-    """Before its at-th step this rank does so."""
-    plain, count = step.ShardedStep.__call__, 0
+def make_happen(rank: int, what: str, at: int, before: str = "step") -> None:
+    """Before its at-th step, or call of another of PLACES, this rank does so."""
+    owner, name = PLACES[before]
+    plain, count = getattr(owner, name), 0
 
-    def call(self, *batch):
+    def call(*arguments, **options):
         nonlocal count
         count += 1
         if count == at:
-            HAPPENINGS[what](self)
-        return plain(self, *batch)
+            HAPPENINGS[what](*arguments)
+        return plain(*arguments, **options)
 
-    step.ShardedStep.__call__ = call
+    setattr(owner, name, call)
 
 
+PLACES = {
+    "step": (step.ShardedStep, "__call__"), "pieces": (of_run, "write_pieces"), "save": (of_run, "save_checkpoint"),
+    "evaluation": (evaluation, "predict"),
+}
 HAPPENINGS = {
-    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "hang": lambda _: time.sleep(6),
-    "terminate": lambda _: os.kill(os.getpid(), signal.SIGTERM),
-    "full": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
-    "nan": lambda step: step.model.over_arch.logit.bias.data.fill_(float("nan")),
+    "kill": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda *_: time.sleep(6),
+    "terminate": lambda *_: os.kill(os.getpid(), signal.SIGTERM),
+    "full": lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    "nan": lambda step, *_: step.model.over_arch.logit.bias.data.fill_(float("nan")),
 }

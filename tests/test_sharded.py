@@ -123,6 +123,13 @@ def check_losses(runs: Path, data: str, optimizer: str, layout: str, world: int)
 # Checkpoints, and what ends a run
 
 
+# Which rank of how many, before its how many-th of what, and which checkpoint is the last one then.
+KILLS = [
+    ("kill", 3, 1, 25, "step", "step-000020"), ("kill-pieces", 2, 1, 2, "pieces", "step-000010"),
+    ("kill-save", 2, 0, 2, "save", "step-000010"), ("kill-evaluation", 2, 1, 1, "evaluation", "step-000040"),
+]
+
+
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
     """Runs with a checkpoint every ten steps, of which something ends most; where, and the statuses of their ranks."""
@@ -142,8 +149,8 @@ def ends(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
         runs[name] = {"world": world, "out": str(folder / name), "data": str(folder / data), "settings": settings,
                       "sharding": sharding, **options}
 
-    def on(rank: int, what: str, at: int) -> dict:
-        return {"rank": rank, "what": what, "at": at}
+    def on(rank: int, what: str, at: int, before: str = "step") -> dict:
+        return {"rank": rank, "what": what, "at": at, "before": before}
 
     ask("begin", 0, settings=OPTIMIZERS["sgd"])
     begin = {"init_from": str(folder / "begin" / "best.pt")}
@@ -151,8 +158,10 @@ def ends(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
     ask("two", 2, happens=on(1, "terminate", 25), **begin)
     ask("two-three", 3, copy_of=str(folder / "two"), resume=True)
     ask("two-one", 1, copy_of=str(folder / "two"), resume=True)
-    ask("kill", 3, happens=on(1, "kill", 25), **begin)
-    ask("kill-again", 3, copy_of=str(folder / "kill"), environment={"TORCHELASTIC_RESTART_COUNT": "1"}, **begin)
+    for name, world, *where in KILLS:
+        ask(name, world, happens=on(where[0], "kill", *where[1:3]), **begin)
+        environment = {"TORCHELASTIC_RESTART_COUNT": "1"}  # torchrun starts the same command
+        ask(f"{name}-again", world, copy_of=str(folder / name), environment=environment, **begin)
     ask("hang", 3, happens=on(2, "hang", 15), timeout=2)
     ask("nan", 2, happens=on(1, "nan", 15))
     ask("full", 2, happens=on(1, "full", 15))
@@ -203,16 +212,16 @@ def test_the_single_file_is_what_one_process_trains(ends, tmp_path):
         train(config, folder / "data", device="cpu", logs=tmp_path / "logs", resume=tmp_path / "model.pt")
 
 
-def test_a_rank_that_is_killed_ends_all_and_a_restart_goes_on(ends):
+@pytest.mark.parametrize(("name", "world", "rank", "at", "what", "last"), KILLS)
+def test_a_rank_that_is_killed_ends_all_and_a_restart_goes_on(ends, name, world, rank, at, what, last):
     folder, statuses = ends
-    assert statuses["kill"] == [2, -9, 2]
-    assert re.fullmatch(
-        r"model.train: rank 1 \(.*, process \d+\) answers no more, .*: killed, or stopped\n",
-        said(folder, "kill"),
-    ), said(folder, "kill")
-    assert named(folder / "kill" / "last").name == "step-000020"
-    assert statuses["kill-again"] == [0, 0, 0]
-    torch.testing.assert_close(losses(folder, "kill-again"), losses(folder, "one"), rtol=0, atol=1e-6)
+    assert statuses[name] == [-9 if one == rank else 2 for one in range(world)]
+    message = rf"model.train: rank {rank} \(.*, process \d+\) answers no more, .*: killed, or stopped\n"
+    assert re.fullmatch(message, said(folder, name)), said(folder, name)
+    assert named(folder / name / "last").name == last
+    assert statuses[f"{name}-again"] == [0] * world
+    torch.testing.assert_close(losses(folder, f"{name}-again"), losses(folder, "one"), rtol=0, atol=1e-6)
+    assert [path.name for path in (folder / f"{name}-again").glob("step-*")] == ["step-000050"]
 
 
 @pytest.mark.parametrize(
