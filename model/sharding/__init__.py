@@ -1,6 +1,7 @@
 """Training by several processes, of a host's GPUs or of several hosts, as torchrun starts them.
 
     pieces.py        the tables in pieces, and which rank holds which
+    placement.py     the same by the pieces' sizes alone
     exchange.py      ids to the pieces' ranks, vectors back, their gradients there: all_to_all
     sparse_arch.py   the look-ups and updates of a rank's own pieces, by the repository's kernels
     batches.py       which rows of a step are whose

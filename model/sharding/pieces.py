@@ -20,6 +20,7 @@ from torch import Tensor
 
 from data.cli import UserError
 from model.config import DLRMConfig, Kernels, Preset, TableOptimizer
+from model.sharding import placement
 from model.tables import bound_of
 
 MOST_ROWS = (1 << 31) - 1  # of a piece: its rows travel as int32
@@ -136,13 +137,8 @@ def place(of_all: Sequence[Piece], ranks: int) -> list[list[Piece]]:
         raise UserError(
             f"torchrun: {ranks} ranks, and the tables are {len(of_all)} pieces; use --columns or --piece-rows"
         )
-    placed: list[list[Piece]] = [[] for _ in range(ranks)]
-    rows = [0] * ranks
-    for piece in sorted(of_all, key=lambda piece: (-piece.rows, piece)):
-        rank = min(range(ranks), key=lambda rank: (rows[rank], len(placed[rank])))
-        placed[rank].append(piece)
-        rows[rank] += piece.rows
-    return [sorted(own) for own in placed]
+    placed = placement.place([piece.rows for piece in of_all], ranks)
+    return [[of_all[index] for index in own] for own in placed]
 
 
 @torch.no_grad()
