@@ -6,7 +6,7 @@ import logging
 import signal
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T, R = TypeVar("T"), TypeVar("R")
 SHARE = 0.6  # of what a worker has; at 0.8 Dask's pause, at 0.95 they are killed
 NO_LIMIT = 2 << 30  # bytes, of workers that say none
-START_S = 60  # how long is waited for a first worker, and for the scheduler
+START_S = 30  # how long is waited for a first worker, and for the scheduler
 Tell = Callable[[int, int], None]  # told rows and bytes that a task has done so far
 
 
@@ -75,12 +75,14 @@ class Workers:
                     continue  # it was cancelled
                 if future.status == "finished":
                     results[number] = result
-                    done(number)
                     future.release()  # or it would be begun again if the worker that did it is killed
-                    continue
-                if future.status != "error":
+                elif future.status == "error":
+                    results[number] = self._error(future.exception(), items[number])
+                else:
                     raise UserError(f"{self.name}: lost the scheduler")
-                results[number] = self._error(future.exception(), items[number])
+                if not isinstance(results[number], Exception):
+                    done(number)
+                    continue
                 later = [n for n in waiting if n > number or group(items[n]) != group(items[number])]
                 self.client.cancel([waiting.pop(n) for n in later])
                 if not waiting:
@@ -106,14 +108,16 @@ class Workers:
         return error
 
 
-def _call(number: int, item: T, function: Callable[..., R], topic: str | None) -> R:
-    """In a worker."""
-    if topic is None:
-        return function(item)
+def _call(number: int, item: T, function: Callable[..., R], topic: str | None) -> R | Exception:
+    """In a worker. What is no fault of the code is returned, for Dask logs what is raised, with its traceback."""
     from distributed import get_worker
 
     worker = get_worker()
-    return function(item, lambda rows, read: worker.log_event(topic, [number, rows, read]))
+    told = [] if topic is None else [lambda rows, read: worker.log_event(topic, [number, rows, read])]
+    try:
+        return function(item, *told)
+    except (UserError, OSError, MemoryError) as error:
+        return error
 
 
 @contextmanager
@@ -127,7 +131,9 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
         "distributed.nanny.pre-spawn-environ.POLARS_MAX_THREADS": 1,
         "distributed.worker.memory.terminate": False,
     }
-    with tempfile.TemporaryDirectory(prefix="data.preprocess-") as directory, dask.config.set(settings):
+    with ExitStack() as opened:
+        directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="data.preprocess-"))
+        opened.enter_context(dask.config.set(settings))
         with signals_wait():
             # Ctrl-C goes to all processes of a terminal, and is ours alone: threads and processes that are started
             # from here on do not see it. The tracker of multiprocessing, once started, would lift that.
@@ -138,28 +144,26 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
                     n_workers=number, threads_per_worker=1, memory_limit=0, dashboard_address=None,
                     local_directory=directory, silence_logs=logging.ERROR,
                 )
+                opened.callback(_close, cluster)
                 client = distributed.Client(cluster)
+                opened.callback(_close, client)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        try:
-            memory = int(SHARE * distributed.system.MEMORY_LIMIT / number)
-            yield Workers(client, f"{number} processes", memory, progress)
-        finally:
-            with signals_wait():
-                client.close()
-                cluster.close()
+        memory = int(SHARE * distributed.system.MEMORY_LIMIT / number)
+        yield Workers(client, f"{number} processes", memory, progress)
 
 
 @contextmanager
 def cluster(address: str, progress: bool = False) -> Iterator[Workers]:
     """Those of the scheduler at this address. Raises UserError without the packages, or if it has no worker."""
     distributed = _distributed()
-    try:
-        with signals_wait():
-            client = distributed.Client(address, timeout=START_S)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{address}: no scheduler of Dask answers: {str(error) or type(error).__name__}") from None
-    try:
+    with ExitStack() as opened:
+        try:
+            with signals_wait():
+                client = distributed.Client(address, timeout=START_S)
+                opened.callback(_close, client)
+        except (ValueError, OSError) as error:
+            raise UserError(f"{address}: no scheduler of Dask answers: {str(error) or type(error).__name__}") from None
         try:
             client.wait_for_workers(1, timeout=START_S)
         except TimeoutError:
@@ -167,9 +171,11 @@ def cluster(address: str, progress: bool = False) -> Iterator[Workers]:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] / worker["nthreads"] for worker in workers if worker["memory_limit"]]
         yield Workers(client, address, int(SHARE * min(limits)) if limits else NO_LIMIT, progress)
-    finally:
-        with signals_wait():
-            client.close()
+
+
+def _close(opened: Any) -> None:
+    with signals_wait():
+        opened.close()
 
 
 def _distributed() -> Any:

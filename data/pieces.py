@@ -33,14 +33,24 @@ MESSAGES = 10  # that a task gives of bad lines
 
 @dataclass(frozen=True)
 class Task:
-    """A piece, and its number among all; split: the one that all of its rows are of, if the file says it."""
+    """A piece, and its number among all. name: of its file, as the user gave it; the piece has the path from the root,
+    for workers may run elsewhere. split: the one that all of its rows are of, if the file says it."""
 
     number: int
     piece: Piece
+    name: Path
     split: int | None = None
 
     def __str__(self) -> str:
-        return str(self.piece)
+        return f"{self.name}, from byte {self.piece.start:,}"
+
+    def named(self, error: Exception, line: int) -> Exception:
+        """An error in the piece, whose first line has this number in the file, as it is for the file."""
+        if isinstance(error, LineError):
+            return LineError(self.name, error.line - self.piece.line + line, error.problem)
+        if isinstance(error, UserError):
+            return UserError(str(error).replace(f"{self.piece.file}", f"{self.name}", 1))
+        return error
 
 
 @dataclass
@@ -177,19 +187,12 @@ def _write_all(workers: Workers, writing: Writing, tasks: list[Task], report: Ca
     for task, result in zip(tasks, done, strict=True):
         line = task.piece.line if task.piece.line != LATER else line
         if errors and task.number == errors[0]:
-            raise _named(result, task.piece, line)
+            raise task.named(result, line)
         if result is not None:
-            messages += [_named(error, task.piece, line) for error in result.messages]
+            messages += [task.named(error, line) for error in result.messages]
             line += result.lines
     report(0, messages, 0, sum(one.bad for one in done) - len(messages))
     return done
-
-
-def _named(error: Exception, piece: Piece, line: int) -> Exception:
-    """An error in the piece, whose first line has this number in the file."""
-    if not isinstance(error, LineError):
-        return error
-    return LineError(piece.file, error.line - piece.line + line, error.problem)
 
 
 def _check_workers(workers: Workers, scratch: Path, tasks: list[Task]) -> None:

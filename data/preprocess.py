@@ -10,12 +10,13 @@ if __name__ == "__main__":
 
     run("data.preprocess")
 
+import os
 import re
 import sys
 import threading
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -92,8 +93,8 @@ def preprocess(
     memory: bytes that a process may take (a cluster's: a worker's thread). The ids of a feature that has too many for
         it are counted range by range, each of which reads the column. Default: no bound for threads, else 0.6 of what
         the machine or the worker has.
-    order: "warn" or "raise" where the split is by order or days and the files are not in that of the numbers in their names,
-        as a shell has day_10 before day_2; "given": any order is right; "numbers": sort them so.
+    order: "warn" or "raise" where the split is by order or days and the files are not in that of the numbers in their
+        names, as a shell has day_10 before day_2; "given": any order is right; "numbers": sort them so.
 
     Raises UserError naming file, line and field, and for a file that is named twice.
     """
@@ -137,16 +138,16 @@ def preprocess(
     )
     if processes or cluster:
         tasks = _tasks(inputs, schema, by)
-        ends = partial(_ends_of_days, [task.piece.file for task in tasks]) if by == "days" else None
+        ends = partial(_ends_of_days, [task.name for task in tasks]) if by == "days" else None
         with dask_processes(processes, progress) if processes else dask_cluster(cluster, progress) as those:
-            most = _most(memory or those.memory, PROCESS, "a process of", those.name)
+            most = _most(memory or those.memory, PROCESS, f"each task on {those.name}")
             with bar() as report.bar:
                 rows = write_pieces(
                     tasks, out, those, report.add, skips=on_bad_line == "skip", ends=ends, most=most, **settings
                 )
     else:
         files: list[Path] = []  # of each chunk
-        most = None if memory is None else _most(memory, THREADS, "", "this process") // COUNTING
+        most = None if memory is None else _most(memory, THREADS, "this process") // COUNTING
         with bar() as report.bar:
             rows = write_dataset(
                 _chunks(inputs, schema, by, on_bad_line, report, files), out, workers=workers,
@@ -174,14 +175,14 @@ def _check_names(files: list[Path], schema: Schema) -> None:
             raise UserError(f"schema: [split] {name}: expected a file among the inputs for {patterns}, found none")
 
 
-def _most(memory: int, fixed: int, *who: str) -> int:
+def _most(memory: int, fixed: int, who: str) -> int:
     """How many counts of ids may be held in so many bytes, of which `fixed` are needed for all else; says it."""
     most = (memory - fixed) // BYTES_AN_ID
     if most < LEAST:
         raise UserError(
             f"--memory: expected at least {(fixed + LEAST * BYTES_AN_ID) / 2**30:.2f} GiB, got {memory / 2**30:.2f}"
         )
-    logger.info("{} takes at most {:.2f} GiB: it counts {:,} ids at a time", " ".join(who).strip(), memory / 2**30, most)
+    logger.info("{} takes at most {:.2f} GiB: it counts {:,} ids at a time", who, memory / 2**30, most)
     return most
 
 
@@ -196,12 +197,14 @@ def _chunks(
 
 
 def _tasks(inputs: list[Path], schema: Schema | None, by: str) -> list[Task]:
-    found = [
-        (piece, schema.split.of(file.name) if by == "files" else None)
-        for file in inputs
-        for piece in pieces(file, schema, split=by == "column")
+    found = [(file, piece) for file in inputs for piece in pieces(file, schema, split=by == "column")]
+    return [
+        Task(
+            number, replace(piece, file=Path(os.path.abspath(file))), file,
+            schema.split.of(file.name) if by == "files" else None,
+        )
+        for number, (file, piece) in enumerate(found)
     ]
-    return [Task(number, piece, split) for number, (piece, split) in enumerate(found)]
 
 
 def _ends_of_days(files: list[Path], sizes: list[int]) -> Ends:
@@ -253,8 +256,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=int, help="threads, at most 4; default: one more than cores")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=int, metavar="N", help="of Dask, instead of threads; files of the same bytes")
-    where.add_argument("--cluster", metavar="ADDRESS", help="of a scheduler of Dask, as tcp://HOST:8786; likewise")
+    where.add_argument("--processes", type=int, metavar="N", help="of Dask, not threads; the same files")
+    where.add_argument("--cluster", metavar="ADDRESS", help="of Dask's scheduler, as tcp://HOST:8786")
     parser.add_argument(
         "--memory", type=_bytes, metavar="SIZE",
         help="what a process may take, as 4GiB, however many ids there are; a cluster's: a worker's thread",

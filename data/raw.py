@@ -101,9 +101,6 @@ class Piece:
     stop: int | None = None
     line: int = 1
 
-    def __str__(self) -> str:
-        return f"{self.file}" if self.layout is None else f"{self.file}, from byte {self.start:,}"
-
 
 class BadLine(ValueError):
     """What is wrong with a line."""
