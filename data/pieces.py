@@ -7,7 +7,6 @@ The files are those of data.dataset, byte for byte.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import uuid
 from collections.abc import Callable
@@ -196,28 +195,36 @@ def _write_all(workers: Workers, writing: Writing, tasks: list[Task], report: Ca
 
 
 def _check_workers(workers: Workers, scratch: Path, tasks: list[Task]) -> None:
-    """Raise UserError unless each of them has this code, its packages and these directories and files."""
-    files = {str(task.piece.file): task.piece.file.stat().st_size for task in tasks}
+    """Raise UserError unless scheduler and workers have this code and its packages, and workers see these files."""
+    files = [scratch, *dict.fromkeys(task.piece.file for task in tasks)]
     try:
-        found = workers.client.run(_look, scratch, files)
+        found = workers.client.run_on_scheduler(_look, []), *workers.client.run(_look, files).values()
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{workers.name}: a worker lacks {error.name}; start it with this checkout in PYTHONPATH, and its packages"
+            f"{workers.name}: the package {error.name} is missing there: scheduler and workers need this checkout in "
+            "PYTHONPATH, and its packages"
         ) from None
-    ours = _look(scratch, files)
-    for address, theirs in found.items():
-        for what, value in ours.items():
-            if theirs.get(what) != value:
-                raise UserError(f"worker {address}: expected {what} {value}, as here; found {theirs.get(what)}")
+    ours = _look(files)
+    for theirs in found:
+        for what in theirs:
+            if theirs[what] != ours[what]:
+                raise UserError(
+                    f"{workers.name}: {what}: expected {ours[what]} as here, found {theirs[what]} on another machine"
+                )
 
 
-def _look(scratch: Path, files: dict[str, int]) -> dict[str, object]:
+def _look(files: list[Path]) -> dict[str, object]:
     """What must be the same on all machines."""
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
     return {
         "Python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "polars", "pyarrow")},
         "the code of data/": code.hexdigest()[:12],
-        f"directory {scratch}": scratch.is_dir(),
-        **{f"bytes of {file}": os.path.getsize(file) if os.path.isfile(file) else None for file in files},
+        **{str(file): _seen(file) for file in files},
     }
+
+
+def _seen(file: Path) -> str:
+    if file.is_file():
+        return f"a file of {file.stat().st_size:,} bytes"
+    return "a folder" if file.is_dir() else "nothing"
