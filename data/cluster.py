@@ -141,7 +141,7 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 cluster = distributed.LocalCluster(
-                    n_workers=number, threads_per_worker=1, memory_limit=0, dashboard_address=None,
+                    n_workers=number, threads_per_worker=1, memory_limit=0, dashboard_address="127.0.0.1:0",
                     local_directory=directory, silence_logs=logging.ERROR,
                 )
                 opened.callback(_close, cluster)
@@ -185,5 +185,6 @@ def _distributed() -> Any:
         raise UserError(
             f"--processes and --cluster: the package {error.name} is missing; requirements.txt has dask and distributed"
         ) from None
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # what ends a run is said in one line, by us
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what ends a run is said in one line, by us
     return distributed
