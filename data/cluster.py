@@ -129,7 +129,8 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
     settings = {
         # A worker has one thread of ours; polars would give it one more for each core.
         "distributed.nanny.pre-spawn-environ.POLARS_MAX_THREADS": 1,
-        "distributed.worker.memory.terminate": False,
+        # What ends a run is said in one line, by us.
+        "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "critical",
     }
     with ExitStack() as opened:
         directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="data.preprocess-"))
@@ -142,7 +143,7 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
             try:
                 cluster = distributed.LocalCluster(
                     n_workers=number, threads_per_worker=1, memory_limit=0, dashboard_address="127.0.0.1:0",
-                    local_directory=directory, silence_logs=logging.ERROR,
+                    local_directory=directory, silence_logs=logging.CRITICAL,
                 )
                 opened.callback(_close, cluster)
                 client = distributed.Client(cluster)
@@ -186,5 +187,5 @@ def _distributed() -> Any:
             f"--processes and --cluster: the package {error.name} is missing; requirements.txt has dask and distributed"
         ) from None
     for name in ("distributed", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what ends a run is said in one line, by us
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed

@@ -10,6 +10,7 @@ import hashlib
 import platform
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -120,7 +121,7 @@ class Writing:
 def write_pieces(
     tasks: list[Task],
     out: Path,
-    workers: Workers,
+    opened: AbstractContextManager[Workers],
     report: Callable[..., None],
     *,
     split: str,
@@ -130,15 +131,18 @@ def write_pieces(
     schema: Schema,
     skips: bool = False,
     ends: Callable[[list[int]], Ends] | None = None,
-    most: int | None = None,
+    most: Callable[[Workers], int],
 ) -> dict[str, int]:
     """As data.dataset.write_dataset, whose arguments these are, of the rows of these pieces.
 
+    opened: is entered when `out` is found fit, and left before what was written there is complete, or removed.
     report: is called with rows, errors of lines, bytes and a number of further bad lines, more of each than before.
-    skips: leave out lines that are not of the format. ends: of the splits, of the rows of the tasks.
+    skips: leave out lines that are not of the format. ends: is given the rows of each task. most: says how many counts
+        a task holds.
     """
     check_settings(split, min_count, hash_size)
-    with complete_directory(out) as directory:
+    with complete_directory(out) as directory, opened as workers:
+        counts = most(workers)
         # Its own name: a worker that still does what a killed run has told it must find no directory.
         scratch = directory / f"parts-{uuid.uuid4().hex}"
         scratch.mkdir()
@@ -167,7 +171,7 @@ def write_pieces(
                         path.rename(part(directory, name, i))
             rows = dict(zip(SPLITS, np.sum(sizes, axis=0).tolist(), strict=True))
         write_metadata(
-            directory, rows, min_count=min_count, hash_size=hash_size, schema=schema, most=most, run=workers,
+            directory, rows, min_count=min_count, hash_size=hash_size, schema=schema, most=counts, run=workers,
             scratch=scratch,
         )
     return rows

@@ -139,12 +139,12 @@ def preprocess(
     if processes or cluster:
         tasks = _tasks(inputs, schema, by)
         ends = partial(_ends_of_days, [task.name for task in tasks]) if by == "days" else None
-        with dask_processes(processes, progress) if processes else dask_cluster(cluster, progress) as those:
-            most = _most(memory or those.memory, PROCESS, f"each task on {those.name}")
-            with bar() as report.bar:
-                rows = write_pieces(
-                    tasks, out, those, report.add, skips=on_bad_line == "skip", ends=ends, most=most, **settings
-                )
+        opened = dask_processes(processes, progress) if processes else dask_cluster(cluster, progress)
+        with bar() as report.bar:
+            rows = write_pieces(
+                tasks, out, opened, report.add, skips=on_bad_line == "skip", ends=ends,
+                most=lambda those: _most(memory or those.memory, PROCESS, f"each task on {those.name}"), **settings,
+            )
     else:
         files: list[Path] = []  # of each chunk
         most = None if memory is None else _most(memory, THREADS, "this process") // COUNTING
