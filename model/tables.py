@@ -90,6 +90,7 @@ class FusedTables(BatchedTables):
     """
 
     sorts_ahead = False  # whether ids are sorted at their look-up, in a capture on a branch; `sorting_ahead` sets it
+    takes_sorted = True  # whether the update wants them so; `TableUpdate` sets it
 
     def __init__(self, rows: Sequence[int], width: int):
         super().__init__(rows, width)
@@ -165,7 +166,7 @@ def sorting_ahead(model: nn.Module) -> Iterator[None]:
     whether an update took them or not."""
     tables = [module for module in model.modules() if isinstance(module, FusedTables)]
     for one in tables:
-        one.sorts_ahead = True
+        one.sorts_ahead = one.takes_sorted
     try:
         yield
     finally:

@@ -23,13 +23,17 @@ from kernels.cubin import compile as cubins
 from kernels.ops.dlrm import packaged
 from kernels.ops.dlrm.cluster import Clusters
 from kernels.ops.dlrm.cuda_launch import design_of
+from kernels.ops.dlrm.pair import Pairs
+from kernels.ops.dlrm.shape import Shape
 from model import export
 from model.config import Precision
 from model.serving import forms
 from model.serving.served import Served, as_trained
 
 MODELS = {
-    "tiles": ({"bottom": (13, 128, 16), "top": (64, 1)}, Precision.TF32), "lanes": ({}, Precision.FP32),
+    "tiles": ({"bottom": (13, 128, 16), "top": (64, 1)}, Precision.TF32),
+    "pairs": ({"bottom": (13, 256, 128, 64, 16), "top": (128, 64, 1)}, Precision.BF16),
+    "lanes": ({}, Precision.FP32),
 }  # fmt: skip
 # (rows, multiprocessors): of an H200, and of so few that no clusters are taken, or one.
 CALLS = [(rows, 132) for rows in (1, 120, 121, 240, 241)] + [(rows, 2) for rows in (1, 7, 9, 17, 33, 100)] + [
@@ -109,12 +113,12 @@ def launched(name, op, driver, loaded):
         source = packaged.source_of(design)
         launches.append([packaged.name_of(design), made.grid[0], made.cluster[0], made.kind])
         assert ([*made.block], made.shared) == ([source.threads, 1, 1], source.shared)
-        if isinstance(design, Clusters):
+        if isinstance(design, Clusters | Pairs):
             assert design.laid_out
             design = replace(design, laid_out=False)
         products = "tf32" if precision is Precision.TF32 else "ieee"
         assert design == design_of(program.shape, program.dtype, products, 90, SHARED, rows, multiprocessors)
-        if name == "lanes" or design.rows == 8:  # g++ takes its time for each of them
+        if isinstance(design, Shape | Pairs) or design.rows == 8:  # g++ takes its time for each
             run_source.run(source, made.grid, numbers)
             probabilities = logits.squeeze(1).float().sigmoid()
             off = max(off, (probabilities.double() - served.exactly(*inputs)).abs().max().item())

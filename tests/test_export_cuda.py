@@ -17,6 +17,7 @@ from test_serving_table import grown, inputs_and_answers, own_table
 
 from data.cli import UserError
 from kernels.ops.dlrm.cluster import CLUSTERS
+from kernels.ops.dlrm.pair import PAIRS
 from kernels.ops.dlrm.tile import TILES
 from model.config import Precision
 from model.export import MOST_OFF, SAMPLE_BATCHES, sample
@@ -225,7 +226,8 @@ class TestPrecisions:
         assert off == pytest.approx(exactness.absolute, rel=0.01, abs=1e-7)
 
     def test_any_number_of_rows(self, in_precision):
-        """At the ends of what clusters and tiles of each number of rows take, and where blocks take several tiles."""
+        """At the ends of what clusters, pairs and tiles of each number of rows take, and where blocks take several
+        tiles."""
         folder, _, pooling, precision, changes = in_precision
         exported, served = Exported(folder), Served(trained(**changes), pooling)
         blocks, clusters = at_once()
@@ -258,8 +260,10 @@ class TestPrecisions:
         folder, name, pooling, _, changes = in_precision
         exported, served = Exported(folder), Served(trained(**changes), pooling)
         _, clusters = at_once()
-        few = CLUSTERS if torch.cuda.get_device_capability() == (9, 0) else TILES
-        for rows, wanted in ((1, few), (8 * clusters + 1, few), (16 * clusters + 1, TILES)):
+        few, many = TILES, TILES
+        if torch.cuda.get_device_capability() == (9, 0):
+            few, many = CLUSTERS, PAIRS if changes is MAIN else TILES
+        for rows, wanted in ((1, few), (8 * clusters + 1, few), (16 * clusters + 1, many)):
             inputs = sample(served, rows, rows)
             exported(*inputs)
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:

@@ -22,6 +22,7 @@ from data.cli import UserError
 from kernels import runtime
 from kernels.ops.dlrm.cluster import Clusters
 from kernels.ops.dlrm.packaged import Program, name_of
+from kernels.ops.dlrm.pair import Pairs
 from kernels.ops.dlrm.shape import Shape
 from kernels.ops.dlrm.tile import Tiles
 from model import export
@@ -38,6 +39,7 @@ from model.serving.served import Served
 FP32, TF32, BF16 = Precision
 H200 = 90, 227 * 1024  # its architecture, and bytes of shared memory a block
 WIDE = {"bottom": (13, 512, 16), "top": (256, 1)}  # more than a lane has registers for
+MAIN = {"bottom": (13, 512, 256, 64, 16), "top": (512, 256, 1)}
 TESTS = Path(__file__).resolve().parent
 
 
@@ -61,6 +63,8 @@ def on_h200(monkeypatch):
         ({}, BF16, [Clusters] * 2 + [Tiles] * 3),
         (WIDE, TF32, [Clusters] * 2 + [Tiles] * 3),
         (WIDE, BF16, [Clusters] * 2 + [Tiles] * 3),
+        (MAIN, TF32, [Clusters] * 2 + [Pairs]),
+        (MAIN, BF16, [Clusters] * 2 + [Pairs]),
     ],
 )
 def test_one_kernel(on_h200, changes, precision, designs):
@@ -297,14 +301,15 @@ def test_a_folder_of_the_format_before_runs(exported_folder, serving_programs, t
 def test_a_program_is_of_the_ops_own_rule():
     def names(*given):
         designs = Program.of(*given).designs
-        assert all(design.laid_out for design in designs if isinstance(design, Clusters))
+        assert all(design.laid_out for design in designs if isinstance(design, Clusters | Pairs))
         return " ".join(map(name_of, designs))
 
     main = (13, 512, 256, 64, 16), (367, 512, 256, 1), [7] * 26
     clusters, tiles = "clusters_8 clusters_16 ", "tiles_8 tiles_16 tiles_32"
-    assert names(*main, torch.float32, "tf32", *H200) == clusters + tiles
+    assert names(*main, torch.float32, "tf32", *H200) == clusters + "pairs"
+    assert names((13, 512, 256, 16), *main[1:], torch.float32, "tf32", *H200) == clusters + tiles, "three layers"
     for other in (80, 89, 100, 120):
-        assert names(*main, torch.float32, "tf32", other, 227 * 1024) == tiles, "clusters are of sm_90"
+        assert names(*main, torch.float32, "tf32", other, 227 * 1024) == tiles, "clusters and pairs are of sm_90"
     mlperf = (13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), [7] * 26
     assert names(*mlperf, torch.float32, "tf32", *H200) == "clusters_8 tiles_8"
     assert names(*mlperf, torch.bfloat16, "ieee", *H200) == clusters + "tiles_8 tiles_16"
@@ -333,7 +338,7 @@ def test_the_launches_are_the_ops_own(tmp_path):
     """What a package's op gives to a driver, and what the kernels of a host make of it: packaged_launches.py."""
     ops = build(tmp_path)
     # Named by what they do, so that a process may have several models'.
-    assert len({*ops.values()}) == 2
+    assert len({*ops.values()}) == 3
     assert all(re.fullmatch(r"dlrm_forward_laid_out\.m[0-9a-f]{16}", op) for op in ops.values())
     driver = fake_driver.build(tmp_path / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
     command = [sys.executable, TESTS / "packaged_launches.py", tmp_path, driver, json.dumps(ops)]
@@ -341,7 +346,7 @@ def test_the_launches_are_the_ops_own(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert [*told] == [*MODELS]
-    tiles, lanes = told.values()
+    tiles, pairs, lanes = told.values()
     # The kernel, blocks, a cluster's, and the kind of launch: plain, as tiles read x before they wait; else early. The
     # first kernel all of whose tiles run at once, and then a block a multiprocessor.
     assert tiles["launches"] == [
@@ -355,8 +360,16 @@ def test_the_launches_are_the_ops_own(tmp_path):
         ["clusters_8", 8, 8, 2], ["clusters_16", 8, 8, 2], ["clusters_16", 8, 8, 2], ["tiles_8", 3, 0, 0],
         ["tiles_32", 9, 0, 0],
     ]  # fmt: skip
+    assert [launch for launch in pairs["launches"] if launch[0] != "pairs"] == [
+        launch for launch in tiles["launches"] if launch[0] in ("clusters_8", "clusters_16")
+    ]
+    # Two blocks for each 32 rows, and no more than there are multiprocessors.
+    assert [launch[1:] for launch in pairs["launches"] if launch[0] == "pairs"] == [
+        [16, 2, 2], [2, 2, 2], [2, 2, 2], [2, 2, 2], [2, 2, 2], [2, 2, 2], [2, 2, 2], [2, 2, 2], [16, 2, 2],
+    ]  # fmt: skip
     assert lanes["launches"] == [["lanes", -(-rows // 32), 0, 2] for rows, _ in CALLS]
     assert tiles["off"] < MOST_OFF["cuda", TF32]
+    assert 0 < pairs["off"] < MOST_OFF["cuda", BF16]
     assert lanes["off"] < MOST_OFF["cuda", FP32]
     assert all(told[name]["nodes"] == ["dlrm_forward_laid_out"] for name in MODELS)
     assert "made for another model: a shape differs" in tiles["wrong"][0]

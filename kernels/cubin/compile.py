@@ -97,13 +97,16 @@ def _parameter(function: str, name: str, type_: str) -> dict:
     return {"name": name, "type": letter, "bytes": size, "multiple": int(divisor or 1)}
 
 
-def by_nvcc(source: Path, arch: int, flags: Sequence[str] = (), files: set[Path] | None = None) -> bytes:
+def by_nvcc(
+    source: Path, arch: int, flags: Sequence[str] = (), files: set[Path] | None = None, *, specific: bool = False
+) -> bytes:
+    """specific: with the instructions that this architecture alone has, as Source.specific says."""
     nvcc = runtime.nvcc()
     if nvcc is None:
         raise CubinError("nvcc is missing: install the CUDA toolkit, or compile by NVRTC")
     with tempfile.TemporaryDirectory() as folder:
         out, rule = Path(folder) / "image.cubin", Path(folder) / "image.d"
-        command = [nvcc, "-cubin", f"-arch=sm_{arch}", "-O3", f"-I{KERNELS}", *flags, source, "-o", out]
+        command = [nvcc, "-cubin", f"-arch=sm_{arch}{'a' * specific}", "-O3", f"-I{KERNELS}", *flags, source, "-o", out]
         command += ["-MD", "-MF", rule]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         if done.returncode:

@@ -7,9 +7,9 @@
 
 namespace dlrm {
 
-// A model and its kernels. Those whose tiles are a cluster's come first, and then those whose tiles are a block's: of both
-// there is one for each number of rows that a tile may have, fewest first. Of a small model, a row of which is a lane's,
-// there is one alone.
+// A model and its kernels. Those whose tiles are a cluster's come first, one for each number of rows that a tile may have,
+// fewest first; then the one of pairs of blocks, or, for a model that is none for it, those whose tiles are a block's. Of a
+// small model, a row of which is a lane's, there is one alone.
 struct Packaged {
     const char* op;
     ScalarType dtype;
@@ -19,15 +19,16 @@ struct Packaged {
     const int64_t* places;                             // of a lane's: where weights and then biases begin; null: in tiles
     const char* const* kernels;
     const int64_t *rows_of_kernel, *cluster_of_kernel;  // of a tile: its rows, and the blocks that share it
+    const int64_t* weights_of_kernel;                   // where its own begin among what is laid out
     int64_t kernel_count;
 };
 
 constexpr int64_t size_of_report = 6;  // dispatch/input_errors.py; every id here has a row, and so nothing is reported
 
-// How many of a kernel's tiles run at once. A GPC's multiprocessors are no multiple of a cluster (cluster.py).
+// How many of a kernel's tiles run at once. A GPC's multiprocessors come in pairs, and are no multiple of eight (cluster.py).
 inline int64_t at_once(const Packaged& model, int64_t kernel, int64_t multiprocessors) {
     const int64_t cluster = model.cluster_of_kernel[kernel];
-    return cluster == 1 ? multiprocessors : std::max<int64_t>(0, multiprocessors / cluster - 1);
+    return std::max<int64_t>(0, multiprocessors / cluster - (cluster > 2));
 }
 
 inline int64_t tiles_of(const Packaged& model, int64_t kernel, int64_t rows) {
@@ -78,7 +79,7 @@ inline void launch(const Packaged& model, cubin::Program& program, const fused::
         pointer(given[4].tensor.data), pointer(given[5].tensor.data), numbers.push_back(rows);
     } else {
         tiles = std::min(tiles, at_once(model, which, multiprocessors));  // those behind are taken by turns
-        pointer(given[4].tensor.data), pointer(given[3].tensor.data);
+        pointer(given[4].tensor.data), pointer(given[3].tensor.data, model.weights_of_kernel[which] * size);
         numbers.insert(numbers.end(), {rows, model.inputs, tiles});
         features();
         numbers.insert(numbers.end(), size_t(2 * model.tables), 0);  // offsets and numbers of ids, of bags alone

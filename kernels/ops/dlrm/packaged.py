@@ -28,7 +28,7 @@ from ...device.source_launch import Source
 from ...dispatch.cubin_files import EARLY, PLAIN
 from .cluster import BLOCKS, Clusters, clusters_source
 from .cuda_launch import design_of, source, write_fragments
-from .pair import Pairs
+from .pair import Pairs, pairs_source
 from .shape import ROWS_OF_A_BLOCK, Shape
 from .tile import ROWS, Tiles, tiles_source
 
@@ -43,7 +43,8 @@ PIECE = 4  # elements of float32 that a small model's kernel reads at a time
 class Program:
     """The kernels of a model on GPUs of sm_<arch>, an id a feature and row.
 
-    designs: Clusters, whose weights are laid out, and then Tiles, each by their rows, fewest first; or one Shape.
+    designs: Clusters, and then Pairs, whose weights are laid out, or Tiles; of each by their rows, fewest first; or one
+    Shape.
     heights: the tables' rows; they lie one behind the other.
     """
 
@@ -74,8 +75,9 @@ class Program:
         ]  # fmt: skip
         if isinstance(designs[0], str):
             return designs[0]
-        designs = [each for each in designs if not isinstance(each, Pairs)]  # which take the weights in another order
-        laid_out = (replace(each, laid_out=True) if isinstance(each, Clusters) else each for each in designs)
+        if any(isinstance(each, Pairs) for each in designs):  # then Tiles are for no GPU that there is
+            designs = [each for each in designs if type(each) is not Tiles]
+        laid_out = (replace(each, laid_out=True) if isinstance(each, Clusters | Pairs) else each for each in designs)
         return cls(tuple(dict.fromkeys(laid_out)), tuple(heights), dtype, arch)
 
     @property
@@ -91,22 +93,32 @@ class Program:
         return [*itertools.accumulate((-(-size // PIECE) * PIECE for size in sizes), initial=0)]
 
     @property
+    def layouts(self) -> dict[type, Tiles]:
+        """A design for each order in which tiles take the weights, in that in which they lie one behind the other."""
+        tiles = [design for design in self.designs if isinstance(design, Tiles)]
+        return {_order(design): design for design in tiles}
+
+    def begin_of(self, design: Shape | Tiles) -> int:
+        """Where its weights begin among what is laid out, in elements."""
+        layouts = itertools.takewhile(lambda order: order is not _order(design), self.layouts)
+        return sum(self.layouts[order].fragments for order in layouts)
+
+    @property
     def elements(self) -> int:
         """Of what is laid out."""
-        design = self.designs[0]
-        return design.fragments if isinstance(design, Tiles) else self.places[-1]
+        return sum(design.fragments for design in self.layouts.values()) or self.places[-1]
 
     def lay_out(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
         """All layers' weights and biases as the kernels take them: [elements] of dtype, on the CPU.
 
         The fragments of tiles are written by the kernel that writes them on a GPU, compiled for this CPU. On a GPU they
-        must not be what the launch before a call writes: clusters read them before it ends.
+        must not be what the launch before a call writes: clusters and pairs read them before it ends.
         """
         of_all = [tensor.detach().to("cpu", self.dtype).contiguous() for tensor in (*weights, *biases)]
         weights, biases = of_all[: len(weights)], of_all[len(weights) :]
-        design = self.designs[0]
-        if isinstance(design, Tiles):
-            return write_fragments(design, weights[0], weights, biases)
+        if self.layouts:
+            layouts = self.layouts.values()
+            return torch.cat([write_fragments(design, weights[0], weights, biases) for design in layouts])
         laid_out = torch.zeros(self.elements, dtype=self.dtype, device="cpu")
         for begin, tensor in zip(self.places, of_all, strict=False):
             laid_out[begin : begin + tensor.numel()] = tensor.flatten()
@@ -133,12 +145,12 @@ class Program:
         name, program = name_of(design), source_of(design)
         text = folder / f"{name}.cu"
         text.write_text(program.text)
-        image = cubins.by_nvcc(text, self.arch, ["-std=c++17"])
+        image = cubins.by_nvcc(text, self.arch, ["-std=c++17"], specific=program.specific)
         numbers = 7 + 6 * self.shape.features
         if isinstance(design, Shape):
             numbers = 4 + 4 * self.shape.features + 2 * len(self.shape.layers)
         # The launch before may be what writes x and the ids. Tiles read both before they wait for it, so that they may
-        # not begin early; Clusters whose weights are laid out read nothing but these before they wait.
+        # not begin early; Clusters and Pairs whose weights are laid out read nothing but these before they wait.
         kind = EARLY if self.arch >= 90 and type(design) is not Tiles else PLAIN
         described = {
             "name": name, "entry": program.name, "threads": program.threads, "shared": program.shared,
@@ -152,6 +164,7 @@ class Program:
         starts = itertools.accumulate(self.heights[:-1], initial=0)
         names = (f'"{name_of(each)}"' for each in self.designs)
         rows, clusters = map(_rows, self.designs), (source_of(each).cluster for each in self.designs)
+        begins = map(self.begin_of, self.designs)
         places = "nullptr" if isinstance(design, Tiles) else "places"
         return f"""\
 // Written by kernels/ops/dlrm/packaged.py: dlrm_forward of one model, for GPUs of sm_{self.arch}.
@@ -164,11 +177,13 @@ namespace {{
 const int64_t starts[] = {{{_numbers(starts)}}}, heights[] = {{{_numbers(self.heights)}}};
 const int64_t places[] = {{{_numbers(self.places)}}};
 const int64_t rows_of_kernel[] = {{{_numbers(rows)}}}, cluster_of_kernel[] = {{{_numbers(clusters)}}};
+const int64_t weights_of_kernel[] = {{{_numbers(begins)}}};
 const char* const kernels[] = {{{", ".join(names)}}};
 const dlrm::Packaged model = {{
     "{NAME}", ScalarType::{SCALAR_TYPES[self.dtype]}, {shape.bottom[0]}, {shape.top[-1]}, {shape.width}, \
 {shape.features}, {len(shape.layers)}, starts, heights,
-    {sum(self.heights)}, {self.elements}, {places}, kernels, rows_of_kernel, cluster_of_kernel, {len(self.designs)},
+    {sum(self.heights)}, {self.elements}, {places}, kernels, rows_of_kernel, cluster_of_kernel, weights_of_kernel,
+    {len(self.designs)},
 }};
 
 const char* run(const fused::Argument* given, const fused::Context* context) {{
@@ -211,13 +226,22 @@ def source_of(design: Shape | Tiles) -> Source:
     """What is compiled for a design."""
     if isinstance(design, Clusters):
         return clusters_source(design)
+    if isinstance(design, Pairs):
+        return pairs_source(design)
     return tiles_source(design) if isinstance(design, Tiles) else source(design)
 
 
 def name_of(design: Shape | Tiles) -> str:
     if isinstance(design, Clusters):
         return f"clusters_{design.rows}"
+    if isinstance(design, Pairs):
+        return "pairs"
     return f"tiles_{design.rows}" if isinstance(design, Tiles) else "lanes"
+
+
+def _order(design: Shape | Tiles) -> type:
+    """Of weights: Pairs, or that of all other tiles."""
+    return Pairs if isinstance(design, Pairs) else Tiles
 
 
 def _rows(design: Shape | Tiles) -> int:

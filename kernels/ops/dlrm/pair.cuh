@@ -15,7 +15,8 @@
 
 namespace dlrm {
 
-// Net: a model, and how many panels a ring has, as constants: Net::model, Net::stages.
+// Net: a model, how many panels a ring has, and whether the weights were there before the launch before, as constants:
+// Net::model, Net::stages, Net::laid_out.
 template <class T, int most, class Net>
 struct PairBlock : BlockThread {
     static constexpr PairLayout net = pair_layout<T>(Net::model, Net::stages);
@@ -334,7 +335,8 @@ struct PairBlock : BlockThread {
         const bool is_there = i < x_all && row < of.net.rows && column < layer<0>.inputs;
         return is_there ? of.net.x[row * layer<0>.inputs + column] : narrow<T>(0.0f);
     }
-    // What hangs on no tile. Until the launch before has ended it may still write what it lays out.
+    // What hangs on no tile. Until the launch before has ended it may still write what it lays out, or, where that lies
+    // there already, x and the ids.
     __device__ void begin_all(FirstWeights& first) {
         using Word = unsigned long long;
         each<int(sizeof of / sizeof(Word))>(lane() * warps + warp, [&](int i) {
@@ -343,7 +345,7 @@ struct PairBlock : BlockThread {
         if (leads())
 #pragma unroll
             for (int i = 0; i < stages; ++i) loads(i).init(1);
-        wait_for_predecessor();
+        if (!Net::laid_out) wait_for_predecessor();
         let_successor_begin();
         begin(first);
 #pragma unroll
@@ -352,14 +354,16 @@ struct PairBlock : BlockThread {
         each<int(net.elements - net.kept) * size / 16>(
             thread, [&](int i) { copies.copy(memory + net.kept_place + 16 * i, from + 16 * i, true); });
         copies.commit();
+        if (Net::laid_out) wait_for_predecessor();
     }
     __device__ void run_tile(FirstWeights& first, bool is_last) {
+        if (Net::laid_out && is_first) begin_all(first);
         long long ids[Own::rows_of_warp];
         if (!Net::model.has_offsets) own().ask(ids, first_row);
         T x[x_turns];
 #pragma unroll
         for (int i = 0; i < x_turns; ++i) x[i] = x_of(thread + i * threads);
-        if (is_first) begin_all(first);
+        if (!Net::laid_out && is_first) begin_all(first);
 #pragma unroll
         for (int turn = 0; turn < x_turns; ++turn)
             if (const int i = thread + turn * threads; x_all % threads == 0 || i < x_all)

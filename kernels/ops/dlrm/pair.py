@@ -51,9 +51,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Pairs(Tiles):
-    """The kernels for a model, in tiles of ROWS rows. stages: one of STAGES."""
+    """The kernels for a model, in tiles of ROWS rows. stages: one of STAGES. laid_out: as Clusters have it."""
 
     stages: int = 2
+    laid_out: bool = False
 
     def _product(self, layer: int) -> Product:
         inputs, outputs = self.shape.layers[layer]
@@ -160,6 +161,7 @@ struct Net {{
 {model}
     }};
     static constexpr int stages = {pairs.stages};
+    static constexpr bool laid_out = {str(pairs.laid_out).lower()};
 }};
 static_assert(dlrm::pair_layout<T>(Net::model, Net::stages).shared_bytes == {pairs.shared_bytes}, "so says pair.py");
 static_assert(dlrm::pair_layout<T>(Net::model, Net::stages).elements == {pairs.fragments}, "so says pair.py");
