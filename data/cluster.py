@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import tempfile
+import uuid
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
@@ -60,7 +61,7 @@ class Workers:
         from distributed import as_completed
 
         results: list[R | Exception | None] = [None] * len(items)
-        topic = f"data.preprocess-{id(results)}"
+        topic = f"data.preprocess-{uuid.uuid4().hex}"
         if tell is not None:
             self.client.subscribe_topic(topic, lambda event: tell(*event[1]))
         begun = self.client.map(
@@ -131,6 +132,7 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
         "distributed.nanny.pre-spawn-environ.POLARS_MAX_THREADS": 1,
         # What ends a run is said in one line, by us.
         "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "critical",
+        "distributed.worker.profile.enabled": False,  # it looks at each worker's stack a hundred times a second
     }
     with ExitStack() as opened:
         directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="data.preprocess-"))
