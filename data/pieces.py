@@ -24,7 +24,7 @@ from data.cluster import Tell, Workers
 from data.dataset import Ends, check_settings, choose_drawn, hashed, part, place_in_order, write_table
 from data.output import complete_directory, written_beside
 from data.parse import parse
-from data.raw import LATER, SPLIT, LineError, Piece, blocks_of
+from data.raw import LATER, SPLIT, LineError, Piece, blocks_of, ends_of_lines
 from data.schema import SPLITS, Schema
 from data.vocabulary import write_metadata
 
@@ -92,7 +92,7 @@ class Writing:
             for table, path in zip(tables, self.parts(task.number, i), strict=True):
                 self._write(table, path)
             written.rows.append([len(table) for table in tables])
-            written.lines += block.text.count(b"\n")
+            written.lines += ends_of_lines(block.text)
             written.bad += len(bad)
             written.messages += bad[: MESSAGES - len(written.messages)]
             read += block.read

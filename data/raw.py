@@ -238,12 +238,16 @@ def _cut(
         if cut:
             read, done = position() - done, position()
             yield Block(file, layout, line, block, read)
-            # Eight times as fast as bytes.count.
-            line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+            line += ends_of_lines(block)
     if stop is None and (end := len(text.rstrip(b"\r\n "))):  # spaces of the last row stay
         end = text.find(b"\n", end) + 1 or len(text)
         _check_lengths(file, line, text[:end], what)
         yield Block(file, layout, line, text[:end], position() - done)
+
+
+def ends_of_lines(text: bytes) -> int:
+    """Eight times as fast as bytes.count."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
 
 
 def _check_lengths(file: Path, line: int, text: bytes, what: str) -> None:

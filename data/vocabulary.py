@@ -36,6 +36,7 @@ T, R = TypeVar("T"), TypeVar("R")
 # Files whose ids are in memory at a time, and features counted at a time: they bound the memory of counting, whatever
 # the number of rows.
 FILES = 64
+ROWS = 70_000  # of a file, about
 WORKERS = 2
 BYTES_AN_ID = 97  # that counting takes at its peak, of those held (`most`)
 
@@ -166,7 +167,8 @@ def frequent_ids(
     """
     known = pl.DataFrame(schema={"id": pl.UInt32, "count": pl.Int64})
     new: list[pl.DataFrame] = []
-    at_a_time = FILES if most is None else FILES // 8
+    # Of files as data.preprocess writes them these have at most a quarter of `most`.
+    at_a_time = FILES if most is None else max(1, min(FILES, most // (4 * ROWS)))
     for start in range(0, len(files), at_a_time):
         ids = _ids(files[start : start + at_a_time], name, low, high)
         # Sorting 32-bit numbers takes numpy a fifth of the time of any hash table.
@@ -174,7 +176,7 @@ def frequent_ids(
         new.append(pl.DataFrame({"id": distinct, "count": times}))
         held = sum(map(len, new))
         # Added up when they have become as many as the known ones, so that an id is added up O(log) times.
-        if held >= len(known) or (most is not None and len(known) + held > most):
+        if held >= len(known) or (most is not None and len(known) + held > most * 3 // 4):
             known, new = _sum(known, new), []
             if most is not None and len(known) > most // 2 and high - low > 1:
                 # As if all files had as many new ids as these. They have fewer, for ids repeat.
