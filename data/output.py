@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -121,6 +122,22 @@ def complete_file(out: str | Path) -> Iterator[BinaryIO]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_beside(path: Path, scratch: Path) -> Iterator[Path]:
+    """A path to write to in directory `scratch`, which becomes `path` if the block ends well, and is removed otherwise.
+
+    For a task that may be begun again while the first attempt, thought dead, still writes: each writes its own file.
+    """
+    partial = scratch / f"{path.name}.{uuid.uuid4().hex}{PARTIAL}"
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from data.cli import UserError
-from data.raw import SPLIT, BadLine, Block, Layout, read_line
+from data.raw import SPLIT, BadLine, Block, Layout, LineError, read_line
 from data.schema import CATEGORIES, LABEL, MISSING, Column, Kind
 
 PIECE = 1 << 22  # bytes of text that are parsed at a time; what is fixed of it takes as long as 300 KB do
@@ -26,11 +25,10 @@ _DIGITS = {Kind.HEX: r"^[0-9a-fA-F]+$", Kind.INTEGER: r"^[0-9]+$"}
 _BASE = {Kind.HEX: 16, Kind.INTEGER: 10}
 
 
-def parse(block: Block, bad: list[str] | None = None) -> pa.Table:
+def parse(block: Block, bad: list[LineError] | None = None) -> pa.Table:
     """The block's rows, with the columns of its layout's schema that the layout has, and perhaps data.raw.SPLIT.
 
-    bad: a message is appended for each line that is not of the format, which is left out. Without it, such a line
-    raises UserError with the message.
+    bad: an error is appended for each line that is not of the format, which is left out. Without it, it is raised.
     """
     schema = pa.schema([block.layout.schema.arrow.field(column) for column in block.layout.names])
     if block.layout.split is not None:
@@ -41,7 +39,7 @@ def parse(block: Block, bad: list[str] | None = None) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _frames(block: Block, start: int, stop: int, size: int, bad: list[str] | None) -> Iterator[pl.DataFrame]:
+def _frames(block: Block, start: int, stop: int, size: int, bad: list[LineError] | None) -> Iterator[pl.DataFrame]:
     """The rows in block.text[start:stop], parsed in pieces of about `size` bytes; bad as in `parse`."""
     while start < stop:
         end = block.text.find(b"\n", start + size, stop) + 1 or stop
@@ -55,18 +53,18 @@ def _frames(block: Block, start: int, stop: int, size: int, bad: list[str] | Non
         start = end
 
 
-def _read_lines(block: Block, start: int, stop: int, bad: list[str] | None) -> pl.DataFrame:
+def _read_lines(block: Block, start: int, stop: int, bad: list[LineError] | None) -> pl.DataFrame:
     """As _frames, one line after the other."""
     text = block.text[start:stop].removesuffix(b"\n")
     rows = []
     for number, line in enumerate(text.split(b"\n"), start=block.line + block.text.count(b"\n", 0, start)):
         try:
             rows.append(read_line(line, number, block.layout))
-        except BadLine as error:
-            message = f"{block.file}:{number}: {error}"
+        except BadLine as problem:
+            error = LineError(block.file, number, str(problem))
             if bad is None:
-                raise UserError(message) from None
-            bad.append(message)
+                raise error from None
+            bad.append(error)
     types = {name: _type(block.layout.schema.of[name]) for name in block.layout.names}
     if block.layout.split is not None:
         types[SPLIT] = pl.Int8

@@ -10,9 +10,13 @@ if __name__ == "__main__":
 
     run("data.preprocess")
 
+import os
+import re
 import sys
 import threading
-from dataclasses import dataclass, field
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +26,20 @@ from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.dataset import write_dataset
+from data.cluster import cluster as dask_cluster
+from data.cluster import processes as dask_processes
+from data.dataset import Ends, write_dataset
 from data.files import by_numbers, check_once, out_of_order
 from data.parse import parse
-from data.raw import SPLIT, Block, blocks, check_file
+from data.pieces import Task, write_pieces
+from data.raw import SPLIT, Block, LineError, blocks, check_file, pieces
 from data.schema import CRITEO, IDS, SPLITS, Schema, read_schema
+from data.vocabulary import BYTES_AN_ID
+from data.vocabulary import WORKERS as COUNTING
+
+# Bytes that a process takes beside the counts of ids: of one that does one task at a time, and of one with threads.
+PROCESS, THREADS = 600 << 20, 900 << 20
+LEAST = 1 << 20  # ids that are counted at a time
 
 
 @dataclass
@@ -38,12 +51,13 @@ class Report:
     bar: tqdm | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, rows: int, bad: list[str], read: int) -> None:
+    def add(self, rows: int, bad: list[LineError], read: int, further: int = 0) -> None:
+        """further: bad lines without an error."""
         with self.lock:
-            for message in bad[: max(0, 10 - self.bad)]:
-                logger.warning("skipped {}", message)
+            for error in bad[: max(0, 10 - self.bad)]:
+                logger.warning("skipped {}", error)
             self.rows += rows
-            self.bad += len(bad)
+            self.bad += len(bad) + further
             if self.bar is not None:
                 self.bar.update(read)
                 rate = self.rows / max(self.bar.format_dict["elapsed"], 1e-9)
@@ -62,16 +76,25 @@ def preprocess(
     on_bad_line: str = "raise",
     order: str = "warn",
     workers: int | None = None,
+    processes: int | None = None,
+    cluster: str | None = None,
+    memory: int | None = None,
     progress: bool = False,
 ) -> tuple[dict[str, int], int]:
     """Raw files, in the order given, to a data set in `out`; returns the rows of each split and the lines skipped.
 
     schema: of the files; without one they are of Criteo's forms.
-    split: "order" or "random"; default: as the schema says, "order" without one.
+    split: "order", "random" or "days": all files but the last are for training, the first half of its rows for
+        validation and the rest for testing. Default: as the schema says, "order" without one.
     seed, min_count, hash_size, workers: see data.dataset.write_dataset.
     on_bad_line: "raise", or "skip" to leave out lines that are not of the format and count them.
-    order: "warn" or "raise" where the split is by order and the files are not in that of the numbers in their names,
-        as a shell has day_10 before day_2; "given": any order is right; "numbers": sort them so.
+    processes, cluster: so many processes, or those of Dask's scheduler at this address, do it instead of threads. The
+        files that they write are the same, byte for byte.
+    memory: bytes that a process may take (a cluster's: a worker's thread). The ids of a feature that has too many for
+        it are counted range by range, each of which reads the column. Default: no bound for threads, else 0.6 of what
+        the machine or the worker has.
+    order: "warn" or "raise" where the split is by order or days and the files are not in that of the numbers in their
+        names, as a shell has day_10 before day_2; "given": any order is right; "numbers": sort them so.
 
     Raises UserError naming file, line and field, and for a file that is named twice.
     """
@@ -85,10 +108,14 @@ def preprocess(
     for file in inputs:
         check_file(file)
     check_once(inputs)
+    if any(not file.is_file() for file in inputs) and (processes or cluster):
+        raise UserError("a pipe is read once, by one process: name files, or leave --processes and --cluster out")
     by = split or (schema.split.by if schema else "order")
+    if by == "days" and len(inputs) < 2:
+        raise UserError("--split days: expected files for training and one to hold out, found one file")
     if order == "numbers":
         inputs = _sorted(inputs)
-    elif order != "given" and by == "order" and (wrong := out_of_order(inputs)):
+    elif order != "given" and by in ("order", "days") and (wrong := out_of_order(inputs)):
         wrong += (
             "; a split by order holds out the last rows: name the files in that order, or say --order numbers (sort "
             "them so) or --order given (as they are)"
@@ -98,21 +125,34 @@ def preprocess(
         logger.warning("{}", wrong)
     if by == "files":
         _check_names(inputs, schema)
+    settings = {
+        "split": {"column": "given", "files": "given", "days": "order"}.get(by, by), "seed": seed,
+        "min_count": min_count, "hash_size": hash_size, "schema": schema or CRITEO,
+    }
     report = Report()
-    chunks = (
-        partial(_table, block, on_bad_line, report, schema.split.of(file.name) if by == "files" else None)
-        for file in inputs
-        for block in blocks(file, schema=schema, split=by == "column")
-    )
     # What comes through a pipe has no size.
     total = sum(file.stat().st_size for file in inputs) if all(file.is_file() for file in inputs) else None
-    with tqdm(  # disable=None: no bar where stderr is no terminal
-        total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess", disable=None if progress else True
-    ) as report.bar:
-        rows = write_dataset(
-            chunks, out, split="given" if by in ("column", "files") else by, seed=seed, min_count=min_count,
-            hash_size=hash_size, workers=workers, schema=schema or CRITEO,
-        )
+    bar = partial(  # disable=None: no bar where stderr is no terminal
+        tqdm, total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess",
+        disable=None if progress else True,
+    )
+    if processes or cluster:
+        tasks = _tasks(inputs, schema, by)
+        ends = partial(_ends_of_days, [task.name for task in tasks]) if by == "days" else None
+        opened = dask_processes(processes, progress) if processes else dask_cluster(cluster, progress)
+        with bar() as report.bar:
+            rows = write_pieces(
+                tasks, out, opened, report.add, skips=on_bad_line == "skip", ends=ends,
+                most=lambda those: _most(memory or those.memory, PROCESS, f"each task on {those.name}"), **settings,
+            )
+    else:
+        files: list[Path] = []  # of each chunk
+        most = None if memory is None else _most(memory, THREADS, "this process") // COUNTING
+        with bar() as report.bar:
+            rows = write_dataset(
+                _chunks(inputs, schema, by, on_bad_line, report, files), out, workers=workers,
+                ends=partial(_ends_of_days, files) if by == "days" else None, most=most, **settings,
+            )
     for name, number in rows.items():
         if not number and by == "column":
             logger.warning("no row is for {}: no text of column {} says so", name, schema.split.column)
@@ -135,6 +175,44 @@ def _check_names(files: list[Path], schema: Schema) -> None:
             raise UserError(f"schema: [split] {name}: expected a file among the inputs for {patterns}, found none")
 
 
+def _most(memory: int, fixed: int, who: str) -> int:
+    """How many counts of ids may be held in so many bytes, of which `fixed` are needed for all else; says it."""
+    most = (memory - fixed) // BYTES_AN_ID
+    if most < LEAST:
+        raise UserError(
+            f"--memory: expected at least {(fixed + LEAST * BYTES_AN_ID) / 2**30:.2f} GiB, got {memory / 2**30:.2f}"
+        )
+    logger.info("{} takes at most {:.2f} GiB: it counts {:,} ids at a time", who, memory / 2**30, most)
+    return most
+
+
+def _chunks(
+    inputs: list[Path], schema: Schema | None, by: str, on_bad_line: str, report: Report, files: list[Path]
+) -> Iterator[Callable[[], pa.Table]]:
+    """files: the file of each chunk that is given is appended."""
+    for file in inputs:
+        for block in blocks(file, schema=schema, split=by == "column"):
+            files.append(file)
+            yield partial(_table, block, on_bad_line, report, schema.split.of(file.name) if by == "files" else None)
+
+
+def _tasks(inputs: list[Path], schema: Schema | None, by: str) -> list[Task]:
+    found = [(file, piece) for file in inputs for piece in pieces(file, schema, split=by == "column")]
+    return [
+        Task(
+            number, replace(piece, file=Path(os.path.abspath(file))), file,
+            schema.split.of(file.name) if by == "files" else None,
+        )
+        for number, (file, piece) in enumerate(found)
+    ]
+
+
+def _ends_of_days(files: list[Path], sizes: list[int]) -> Ends:
+    """files: that the rows are of."""
+    train = sum(size for file, size in zip(files, sizes, strict=True) if file != files[-1])
+    return train, train + (sum(sizes) - train) // 2
+
+
 def _table(block: Block, on_bad_line: str, report: Report, split: int | None) -> pa.Table:
     """The block's rows; split: the one that all of them are of, if the file says it."""
     bad: list[str] = []
@@ -143,6 +221,13 @@ def _table(block: Block, on_bad_line: str, report: Report, split: int | None) ->
     if split is not None:
         table = table.append_column(pa.field(SPLIT, pa.int8()), pa.array(np.full(len(table), split, np.int8)))
     return table
+
+
+def _bytes(text: str) -> int:
+    size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT])i?B?", text)
+    if not size:
+        raise ArgumentTypeError(f"expected a size as 900MiB or 4GiB, got {text!r}")
+    return int(float(size[1]) * 1024 ** (1 + "KMGT".index(size[2])))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -156,7 +241,10 @@ def main(arguments: list[str] | None = None) -> None:
         help="of the columns, in TOML (data/README.md), or one of data/schemas; default: Criteo's forms",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
-    parser.add_argument("--split", choices=("order", "random"), help="default: as the schema says, else order")
+    parser.add_argument(
+        "--split", choices=("order", "random", "days"),
+        help="default: as the schema says, else order; days: the last file is for validation and testing",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of --split random")
     parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
     parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
@@ -167,9 +255,18 @@ def main(arguments: list[str] | None = None) -> None:
         "would hold out others than the last numbers)",
     )
     parser.add_argument("--workers", type=int, help="threads, at most 4; default: one more than cores")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--processes", type=int, metavar="N", help="of Dask, not threads; the same files")
+    where.add_argument("--cluster", metavar="ADDRESS", help="of Dask's scheduler, as tcp://HOST:8786")
+    parser.add_argument(
+        "--memory", type=_bytes, metavar="SIZE",
+        help="what a process may take, as 4GiB, however many ids there are; a cluster's: a worker's thread",
+    )
     options = parser.parse_args(arguments)
+    if options.workers is not None and (options.processes or options.cluster):
+        parser.error("argument --workers: they are threads, and --processes and --cluster have none")
     for name, least, most in (
-        ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("hash_size", 1, IDS)
+        ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("processes", 1, None), ("hash_size", 1, IDS)
     ):
         value = getattr(options, name)
         if value is not None and (value < least or (most and value > most)):

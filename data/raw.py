@@ -12,10 +12,12 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from loguru import logger
@@ -27,6 +29,8 @@ from data.schema import CATEGORIES, COLUMNS, CRITEO, IDS, LABEL, MISSING, Column
 RAW = tuple(column.field for column in CRITEO.columns)
 BLOCK = 1 << 24  # bytes of text read at a time, about 70,000 rows
 LONGEST = 1 << 20  # bytes of a line; Criteo's have some 250
+READS = 4  # of BLOCK bytes in a piece
+LATER = 1 << 60  # stands for the number of a line, and no file has so many
 
 # Names of the same columns, whichever of Criteo's schemas they are of; a further one of the label.
 _COLUMN_OF = {
@@ -78,8 +82,39 @@ class Block:
     read: int  # bytes of the file (compressed, if it is) that it stands for
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What is read of a file by itself: some of the reads of BLOCK bytes that `blocks` makes, or all of them.
+
+    start, stop: in bytes, where its first read begins and its last one ends; stop: None is the end of the file.
+    begin: where the file's rows begin. line: number of the piece's first line; of a later piece's, which is not known
+    before the earlier ones are read, LATER. layout: None for what is compressed and cannot be cut.
+    """
+
+    file: Path
+    schema: Schema | None
+    split: bool
+    block: int
+    layout: Layout | None = None
+    begin: int = 0
+    start: int = 0
+    stop: int | None = None
+    line: int = 1
+
+
 class BadLine(ValueError):
     """What is wrong with a line."""
+
+
+class LineError(UserError):
+    """A line of a file that is not of the format."""
+
+    def __init__(self, file: Path, line: int, problem: str):
+        super().__init__(file, line, problem)  # so that it can be sent to another process
+        self.file, self.line, self.problem = file, line, problem
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.problem}"
 
 
 def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, split: bool = False) -> Iterator[Block]:
@@ -90,55 +125,129 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
 
     Raises UserError if the file is not of the format or its compression is damaged.
     """
-    what = "rows" if schema else "Criteo rows"
+    with _opened(file) as (stream, position):
+        begun = _begin(file, stream, labelled, schema, split)
+        if begun:
+            yield from _cut(file, *begun, stream, position, _what(schema))
+
+
+def pieces(file: Path, schema: Schema | None = None, split: bool = False) -> list[Piece]:
+    """The file's pieces, in order; their blocks (blocks_of) are those that `blocks` gives. Raises UserError as it does,
+    but for lines after the first one."""
+    with _opened(file) as (stream, _):
+        layout, line, text = _begin(file, stream, True, schema, split)
+        whole = Piece(file, schema, split, BLOCK)
+        if isinstance(stream, gzip.GzipFile):
+            return [whole]
+        start, size = stream.tell(), file.stat().st_size
+        first = replace(whole, layout=layout, begin=start - len(text), start=start, line=line)
+    starts = range(start, max(size, start + 1), READS * BLOCK)
+    return [
+        replace(first, start=one, stop=one + READS * BLOCK if one < starts[-1] else None, line=LATER if i else line)
+        for i, one in enumerate(starts)
+    ]
+
+
+def blocks_of(piece: Piece) -> Iterator[Block]:
+    """The piece's blocks. Raises UserError as `blocks` does."""
+    with _opened(piece.file) as (stream, position):
+        if piece.layout is None:
+            layout, line, text = _begin(piece.file, stream, True, piece.schema, piece.split, warn=False)
+        else:
+            layout, line, text = piece.layout, piece.line, _rest(stream, piece)
+        if text is not None:
+            yield from _cut(
+                piece.file, layout, line, text, stream, position, _what(piece.schema), piece.block, piece.stop
+            )
+
+
+def _rest(stream: BinaryIO, piece: Piece) -> bytes | None:
+    """What follows the last end of rows before the piece, and stands in its first block. None: too much for a line, of
+    which what is read of the file before the piece makes an error."""
+    least = max(piece.begin, piece.start - piece.block - LONGEST)
+    for low in (max(least, piece.start - (1 << 16)), least):
+        stream.seek(low)
+        text = stream.read(piece.start - low)
+        if piece.line == LATER and (end := _end_of_rows(text)):
+            return text[end:]
+    return text if least == piece.begin else None
+
+
+def _what(schema: Schema | None) -> str:
+    return "rows" if schema else "Criteo rows"
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """Its text, unpacked, and a function that says how many bytes of the file are read."""
     with file.open("rb") as raw:
         position = raw.tell if raw.seekable() else lambda: 0
         stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         try:
-            opening = stream.peek(HEAD)
-            _check_text(file, opening, labelled, schema)
-            line = 1 + (schema.skip if schema else 0)
-            for number in range(1, line + 1):
-                first = stream.readline(LONGEST + 1)
-                _check_lengths(file, number, first, what)
-            if not first and not labelled:
-                return
-            if not first.strip():
-                raise UserError(f"{file}: {f'line {line} is empty' if first or line > 1 else 'empty'}; expected {what}")
-            head = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")
-            try:
-                layout = (
-                    _own_layout(file, line, head, labelled, schema, split) if schema
-                    else _layout(file, head, labelled)
-                )
-            except UserError:
-                if what := other_format(opening, text=True):
-                    raise UserError(f"{file}: {what}") from None
-                raise
-            line, text = (line + 1, b"") if layout.header else (line, first.removeprefix(b"\xef\xbb\xbf"))
-            done = 0
-            while more := stream.read(BLOCK):
-                if cut := _end_of_rows(more):  # joined so, what was read is copied once
-                    block, text = b"".join((text, memoryview(more)[:cut])), more[cut:]
-                else:
-                    text += more
-                    cut = _end_of_rows(text)
-                    block, text = text[:cut], text[cut:]
-                _check_lengths(file, line, block, what)
-                if not cut and len(text) > LONGEST:
-                    problem = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
-                    raise UserError(f"{file}:{line}: {problem} {len(text):,} bytes; expected {what}")
-                if cut:
-                    read, done = position() - done, position()
-                    yield Block(file, layout, line, block, read)
-                    # Eight times as fast as bytes.count.
-                    line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
-            if end := len(text.rstrip(b"\r\n ")):  # spaces of the last row stay
-                end = text.find(b"\n", end) + 1 or len(text)
-                _check_lengths(file, line, text[:end], what)
-                yield Block(file, layout, line, text[:end], position() - done)
+            yield stream, position
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{file}: truncated or damaged gzip file: {error}") from None
+
+
+def _begin(
+    file: Path, stream: BinaryIO, labelled: bool, schema: Schema | None, split: bool, warn: bool = True
+) -> tuple[Layout, int, bytes] | None:
+    """(layout, number of the first row's line, what is read of it); None for an empty file, unless labelled."""
+    what = _what(schema)
+    opening = stream.peek(HEAD)
+    _check_text(file, opening, labelled, schema)
+    line = 1 + (schema.skip if schema else 0)
+    for number in range(1, line + 1):
+        first = stream.readline(LONGEST + 1)
+        _check_lengths(file, number, first, what)
+    if not first and not labelled:
+        return None
+    if not first.strip():
+        raise UserError(f"{file}: {f'line {line} is empty' if first or line > 1 else 'empty'}; expected {what}")
+    head = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    try:
+        layout = (
+            _own_layout(file, line, head, labelled, schema, split, warn) if schema
+            else _layout(file, head, labelled, warn)
+        )
+    except UserError:
+        if what := other_format(opening, text=True):
+            raise UserError(f"{file}: {what}") from None
+        raise
+    return (layout, line + 1, b"") if layout.header else (layout, line, first.removeprefix(b"\xef\xbb\xbf"))
+
+
+def _cut(
+    file: Path, layout: Layout, line: int, text: bytes, stream: BinaryIO, position: Callable[[], int],
+    what: str, size: int | None = None, stop: int | None = None,
+) -> Iterator[Block]:
+    """The blocks of what is read already, `text`, and of the stream up to `stop`; size: of a read, by default BLOCK."""
+    size = size or BLOCK
+    done = position() if line == LATER else 0
+    while (stop is None or stream.tell() < stop) and (more := stream.read(size)):
+        if cut := _end_of_rows(more):  # joined so, what was read is copied once
+            block, text = b"".join((text, memoryview(more)[:cut])), more[cut:]
+        else:
+            text += more
+            cut = _end_of_rows(text)
+            block, text = text[:cut], text[cut:]
+        _check_lengths(file, line, block, what)
+        if not cut and len(text) > LONGEST:
+            problem = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
+            raise LineError(file, line, f"{problem} {len(text):,} bytes; expected {what}")
+        if cut:
+            read, done = position() - done, position()
+            yield Block(file, layout, line, block, read)
+            line += ends_of_lines(block)
+    if stop is None and (end := len(text.rstrip(b"\r\n "))):  # spaces of the last row stay
+        end = text.find(b"\n", end) + 1 or len(text)
+        _check_lengths(file, line, text[:end], what)
+        yield Block(file, layout, line, text[:end], position() - done)
+
+
+def ends_of_lines(text: bytes) -> int:
+    """Eight times as fast as bytes.count."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
 
 
 def _check_lengths(file: Path, line: int, text: bytes, what: str) -> None:
@@ -149,7 +258,7 @@ def _check_lengths(file: Path, line: int, text: bytes, what: str) -> None:
         if not end:
             line += text.count(b"\n", 0, start)
             length = (text.find(b"\n", start) + 1 or len(text)) - start
-            raise UserError(f"{file}:{line}: no end of line within {length:,} bytes; expected {what}")
+            raise LineError(file, line, f"no end of line within {length:,} bytes; expected {what}")
         start = end
 
 
@@ -181,7 +290,7 @@ def _check_text(file: Path, head: bytes, labelled: bool, schema: Schema | None) 
         raise UserError(f"{file}: {what}")
 
 
-def _layout(file: Path, first: str, labelled: bool) -> Layout:
+def _layout(file: Path, first: str, labelled: bool, warn: bool) -> Layout:
     delimiter = "\t" if "\t" in first else ","
     fields = [name.strip() for name in first.split(delimiter)]
     names = [name.strip('"').casefold() for name in fields]
@@ -213,12 +322,12 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
-    if others := [name for name in names if name not in _COLUMN_OF and name not in _ROW_NUMBER]:
+    if warn and (others := [name for name in names if name not in _COLUMN_OF and name not in _ROW_NUMBER]):
         logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
     return Layout(delimiter, tuple(columns), header=True, quotes=quotes)
 
 
-def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schema, split: bool) -> Layout:
+def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schema, split: bool, warn: bool) -> Layout:
     """The layout of a file of this schema, whose first line that counts is `first`."""
     column_of = {column.field: column.name for column in schema.columns}
     label = schema.of[LABEL].field
@@ -240,7 +349,7 @@ def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schem
                 f"{file}:{line}: column {', '.join(missing)} is missing in the header; found {_short(first)}"
             )
         known = {*column_of, *schema.ignored, *_ROW_NUMBER, schema.split.column, label}
-        if others := [name for name in names if name not in known]:
+        if warn and (others := [name for name in names if name not in known]):
             logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
     elif not labelled and len(names) == len(schema.fields) - 1:
         names = [name for name in schema.fields if name != label]
