@@ -15,6 +15,7 @@
 
 #include "device/integers.cuh"
 #include "device/launch.cuh"
+#include "ops/embedding_bags_sort/tables.cuh"
 
 #ifdef __CUDACC__
 #include <cub/block/block_radix_sort.cuh>
@@ -31,29 +32,6 @@ constexpr int longest_run = 4096;  // that a block sorts: four for each of 1024 
 // The most ids of a table that blocks sort by itself: 32 bits hold their positions. The most such tables: each block
 // looks at all tables before its own.
 constexpr long long most_table_keys = 1LL << 30, most_tables = 1024;
-
-struct Tables {
-    const long long* row_offsets;
-    long long rows, padding;  // padding: negative for none
-    int features;
-
-    // The first row of table f and the end of its rows; never beyond all rows, whatever row_offsets says.
-    __device__ long long bound(long long f) const {
-        long long offset = row_offsets[f];
-        return offset < 0 ? 0 : offset > rows ? rows : offset;
-    }
-    // The end of the rows of all tables before f: where table f begins, unless row_offsets fall.
-    __device__ long long end_before(long long f) const {
-        long long end = 0;
-        for (long long g = 0; g <= f; ++g) end = bound(g) > end ? bound(g) : end;
-        return end;
-    }
-};
-
-// Whether a table of so many rows has the id. Ids are 64 bits wide here, whatever they were: 2^32 + 5 is not 5.
-__device__ inline bool has_row(const Tables& tables, long long height, long long id) {
-    return id >= 0 && id < height && (tables.padding < 0 || id != tables.padding);
-}
 
 // The last of offsets[0 … bags] that is not above n, or -1. Whatever offsets hold, that is all it can be.
 __device__ inline long long bag_of(const Integers& offsets, long long bags, long long n) {
