@@ -164,7 +164,7 @@ def test_recorded_times_are_given_back():
         ({"columns": 3}, "columns: expected a divisor of 128, an embedding's width, got 3"),
         ({"piece_rows": -1}, "piece_rows: expected a number from 0, got -1"),
         ({"vector_bytes": 1}, "vector_bytes: expected 2 or 4, got 1"),
-        ({"placed_by": "luck"}, "placed_by: expected rows or work, got 'luck'"),
+        ({"placed_by": "luck"}, "placed_by: expected work or rows, got 'luck'"),
         ({"case": replace(DCN, table_optimizer=TableOptimizer.ROWWISE_ADAGRAD), "columns": 2}, "columns: rowwise_ada"),
         ({"case": replace(DCN, batch=100)}, "batch: expected a multiple of 8, the number of GPUs, got 100"),
     ],

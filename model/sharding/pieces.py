@@ -131,13 +131,13 @@ def pieces(rows: Sequence[int], sharding: Sharding) -> list[Piece]:
 
 
 def place(of_all: Sequence[Piece], ranks: int) -> list[list[Piece]]:
-    """The pieces of each rank: the largest goes to the rank with the fewest rows, of those to one with the fewest
-    pieces, and so on. UserError if there are fewer pieces than ranks."""
+    """The pieces of each rank, by `placement.work`, each counted as one that gets an id of a row: how many ids bags
+    have is not known. UserError if there are fewer pieces than ranks."""
     if len(of_all) < ranks:
         raise UserError(
             f"torchrun: {ranks} ranks, and the tables are {len(of_all)} pieces; use --columns or --piece-rows"
         )
-    placed = placement.place([piece.rows for piece in of_all], ranks)
+    placed = placement.place(placement.work([piece.rows for piece in of_all], [1] * len(of_all)), ranks)
     return [[of_all[index] for index in own] for own in placed]
 
 

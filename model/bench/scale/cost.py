@@ -30,7 +30,7 @@ from model.sharding.placement import place, work
 
 # Numbers of an optimizer's state for each number of a weight; of row-wise Adagrad's tables one for each row.
 STATE = {TableOptimizer.SGD: 0, TableOptimizer.ADAGRAD: 1}
-PLACED = ("rows", "work")  # by which sizes the pieces are placed: their rows, or model.sharding.placement.work
+PLACED = ("work", "rows")  # by which sizes the pieces are placed: their rows, or model.sharding.placement.work
 EXCHANGES = ("ids", "vectors", "gradients", "all-reduce")
 PARTS = ("dense", "tables", *EXCHANGES, "latency")
 
@@ -61,7 +61,7 @@ class Layout:
     """A case on so many GPUs.
 
     columns: blocks of columns of each table; piece_rows: most rows of a piece, 0: all; vector_bytes: of a number on
-    the wire, 4 or 2; placed_by: one of PLACED.
+    the wire, 4 or 2; placed_by: one of PLACED. Training places by work, with one id a piece: of bags it knows no more.
 
     Raises:
         UserError, naming the setting: it cannot be.
@@ -72,7 +72,7 @@ class Layout:
     columns: int = 1
     piece_rows: int = 0
     vector_bytes: int = 4
-    placed_by: str = "rows"
+    placed_by: str = "work"
 
     def __post_init__(self):
         if self.gpus < 1 or (self.gpus > NODE and self.gpus % NODE):

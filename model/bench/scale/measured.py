@@ -3,7 +3,7 @@
 A record of traces/results/<gpu>/ with rows of two parts, each with its match:
     exchange  see model.bench.scale.rates.measured_wires
     step      case, gpus, rows (on a GPU), precision, optimizer (of the tables), ms (of a step); and where they differ
-              from these: columns 1, piece_rows 0, exchange "fp32" (or "bf16": of the vectors), placed_by "rows",
+              from these: columns 1, piece_rows 0, exchange "fp32" (or "bf16": of the vectors), placed_by "work",
               graph true
 """
 
@@ -102,7 +102,7 @@ def words(layout: Layout) -> str:
     ]
     parts += [f"{layout.columns} blocks of columns"] * (layout.columns > 1)
     parts += [f"pieces of {layout.piece_rows:,} rows"] if layout.piece_rows else []
-    parts += ["bf16 vectors"] * (layout.vector_bytes == 2) + ["placed by work"] * (layout.placed_by == "work")
+    parts += ["bf16 vectors"] * (layout.vector_bytes == 2) + ["placed by rows"] * (layout.placed_by == "rows")
     return ", ".join(parts)
 
 
