@@ -136,16 +136,31 @@ class CriteoBatches(IterableDataset):
         self._epoch.fill_(epoch)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return self.batches_from(0)
+
+    def batches_from(self, batch: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        """What iterating gives from this batch on, counted from 0. Row groups that only earlier batches need are not
+        read."""
         worker = get_worker_info()
         workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
         start, stop = self._shard(workers, worker_id)
+        if batch and batch * self.batch_size >= stop - start:
+            return
         random = np.random.default_rng((self.seed, int(self._epoch), start, stop)) if self.shuffle else None
+        groups = [g for g in self._row_groups if g.first < stop and g.first + g.rows > start]
+        if random:
+            groups = [groups[i] for i in random.permutation(len(groups))]
+        # Without shuffling nothing is gained by a window larger than a few decoded pieces.
+        window_rows = min(self.window if random else 4 * _DECODE_ROWS, self.window, stop - start)
+        # The batch begins `first` rows into a window; those before it are whole, and their order was drawn too.
+        windows, first = divmod(batch * self.batch_size, max(window_rows, 1))
+        for _ in range(windows if random else 0):
+            random.permutation(window_rows)
 
         rest = None
-        for window in one_ahead(self._windows(start, stop, random)):
+        for window in one_ahead(self._windows(groups, start, stop, window_rows, windows * window_rows)):
             rows = len(window[0])
             order = random.permutation(rows) if random else np.arange(rows)
-            first = 0
             if rest is not None:  # complete the batch that the last window began
                 first = min(self.batch_size - len(rest[0]), rows)
                 rest = joined(rest, take(window, order[:first]))
@@ -157,6 +172,7 @@ class CriteoBatches(IterableDataset):
                 yield tensors(take(window, order[i : i + self.batch_size]), self.schema)
             if whole < rows:
                 rest = take(window, order[whole:])
+            first = 0
         if rest is not None and not self.drop_last:
             yield tensors(rest, self.schema)
 
@@ -164,21 +180,21 @@ class CriteoBatches(IterableDataset):
         shards, shard = self.world_size * workers, self.rank * workers + worker
         return self._total * shard // shards, self._total * (shard + 1) // shards
 
-    def _windows(self, start: int, stop: int, random: np.random.Generator | None) -> Iterator[Held]:
-        """Rows start to stop, by row groups, at most `window` at a time.
+    def _windows(
+        self, groups: list[_RowGroup], start: int, stop: int, rows: int, skipped: int
+    ) -> Iterator[Held]:
+        """Those of the row groups' rows that are within start to stop, but for the first ones, `rows` at a time.
 
         Two sets of arrays take turns, for fresh memory costs more than decoding: once the next window is given, the one
         before it is written over.
         """
-        groups = [g for g in self._row_groups if g.first < stop and g.first + g.rows > start]
-        if random:
-            groups = [groups[i] for i in random.permutation(len(groups))]
-        # Without shuffling nothing is gained by a window larger than a few decoded pieces.
-        rows = min(self.window if random else 4 * _DECODE_ROWS, self.window, stop - start)
         buffers = [empty_arrays(rows, self.schema) for _ in range(2)]
         lists: list[pa.Table] = []
         # Decoding and filling overlap too: each takes about as long as the other.
-        parts = ((group, *part) for group in groups for part in self._decode(group, start, stop))
+        parts = (
+            (group, *part)
+            for group, begin in _after(groups, start, stop, skipped) for part in self._decode(group, begin, stop)
+        )
         filled = 0
         for group, first, part in one_ahead(parts):
             offset = 0
@@ -246,6 +262,16 @@ class CriteoBatches(IterableDataset):
                 if names is self.schema.dense and np.isfinite(value):
                     expected = "a number within float32, at most 3.4e38"
                 wrong_at(row, names[column], expected, "nan" if value is None else value)
+
+
+def _after(groups: list[_RowGroup], start: int, stop: int, skipped: int) -> Iterator[tuple[_RowGroup, int]]:
+    """The row groups from the one on in which the first `skipped` rows within start to stop end, and where to begin."""
+    for group in groups:
+        begin = max(start, group.first)
+        rows = min(stop, group.first + group.rows) - begin
+        if skipped < rows:
+            yield group, begin + skipped
+        skipped = max(skipped - rows, 0)
 
 
 def _no_id(ids: np.ndarray) -> np.ndarray:

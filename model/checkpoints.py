@@ -41,8 +41,9 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def load_checkpoint(path: str | Path) -> dict:
-    """A checkpoint's fields, tensors on the CPU; UserError if there is none or it is damaged.
+def load_checkpoint(path: str | Path, mmap: bool = False) -> dict:
+    """A checkpoint's fields, tensors on the CPU; UserError if there is none or it is damaged. mmap: tensors stay in the
+    file until they are used.
 
     "format" (FORMAT), "config" {"model": {…}, "train": {…}}, "parameters" and "optimizer" (state_dicts), "random",
     "epoch", "step", "stale", "best" (validation log loss), "history", "losses" float32 [steps].
@@ -51,7 +52,7 @@ def load_checkpoint(path: str | Path) -> dict:
         with zipfile.ZipFile(path) as archive:  # torch.load does not compare checksums
             if part := archive.testzip():
                 raise zipfile.BadZipFile(f"wrong checksum of {part}")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     # A damaged file can make zip and unpickler raise nearly anything.

@@ -8,7 +8,7 @@ B rows, F sparse features (one embedding table each), D the embedding width. The
 models/dlrm.py; the initial weights and the order of the interaction are those of facebookresearch/dlrm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,10 +33,13 @@ class SparseArch(nn.Module):
 
     Table f has cardinalities[f] + 1 rows, initialised uniformly in ±1/sqrt(rows), as facebookresearch/dlrm's create_emb
     does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`, and with
-    fused kernels, whose tables have no gradient, `FusedTables`.
+    fused kernels, whose tables have no gradient, `FusedTables`. tables: in their place, and then none are made.
     """
 
-    def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
+    def __init__(
+        self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None,
+        tables: BatchedTables | None = None,
+    ):
         super().__init__()
         self.hashes = nn.ModuleList(
             make_hash(config.hash, cardinality, None if vocabularies is None else vocabularies[f])
@@ -48,9 +51,10 @@ class SparseArch(nn.Module):
             # For all features at once. Not persistent: they follow from the cardinalities.
             moduli = torch.tensor([max(cardinality, 1) for cardinality in config.cardinalities])
             self.register_buffer("moduli", moduli, persistent=False)
-        rows, width = [cardinality + 1 for cardinality in config.cardinalities], config.embedding_dim
-        make = FusedTables if fused else BatchedTables if batched else separate_tables
-        self.tables = make(rows, width)
+        if tables is None:
+            make = FusedTables if fused else BatchedTables if batched else separate_tables
+            tables = make([cardinality + 1 for cardinality in config.cardinalities], config.embedding_dim)
+        self.tables = tables
         self.register_load_state_dict_pre_hook(load_either_layout)
 
     def forward(self, sparse: Tensor, offsets: Tensor | None = None, batch_size: int | None = None) -> Tensor:
@@ -103,7 +107,7 @@ class SparseArch(nn.Module):
 
     def _bounds(self, values: Tensor, offsets: Tensor, batch_size: int) -> list[int]:
         """Where the ids of each feature begin and end in values: F + 1 numbers."""
-        first_bags = torch.arange(len(self.tables) + 1, device=offsets.device) * batch_size
+        first_bags = torch.arange(len(self.hashes) + 1, device=offsets.device) * batch_size
         decreasing = (offsets.diff() < 0).any()
         *bounds, falls = torch.cat([offsets[first_bags], decreasing.long().unsqueeze(0)]).tolist()
         if falls or bounds[0] != 0 or bounds[-1] != values.numel():
@@ -119,6 +123,8 @@ class DLRM(nn.Module):
         config: its shape; cardinalities must be known (`DLRMConfig.with_metadata`).
         vocabularies: for the index hashes, the known ids of each table: int64 [cardinality] each, most frequent first
             (`DLRMConfig.vocabularies`). The modulus hash needs none.
+        sparse_arch: makes the sparse arch of config and vocabularies: where the tables are not all in this process,
+            model.sharding's.
 
     Raises ValueError, naming the argument, for vocabularies that are absent or do not fit the cardinalities.
     """
@@ -129,7 +135,10 @@ class DLRM(nn.Module):
     # What the schema of those rows says, as `data.schema.schema_of` takes it; None: they are Criteo's.
     schema: dict | None = None
 
-    def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
+    def __init__(
+        self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None,
+        sparse_arch: Callable[..., SparseArch] = SparseArch,
+    ):
         super().__init__()
         num_features = len(config.cardinalities)
         if not num_features:
@@ -146,7 +155,7 @@ class DLRM(nn.Module):
             dense_arch, interaction_arch = fused.FusedDenseArch, fused.FusedInteractionArch
             over_arch = fused.FusedOverArch
         self.dense_arch = dense_arch(config.bottom)
-        self.sparse_arch = SparseArch(config, vocabularies)
+        self.sparse_arch = sparse_arch(config, vocabularies)
         self.interaction_arch = interaction_arch(config.interaction, num_features, config.embedding_dim)
         self.over_arch = over_arch(self.interaction_arch.out_features, config.top)
 

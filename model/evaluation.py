@@ -84,14 +84,15 @@ def logits(
     device: torch.device,
     *,
     precision: Precision = Precision.FP32,
-    name: str = "evaluation",
+    name: str | None = "evaluation",
     stop: Callable[[], object] = lambda: False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The labels, float32 [B], and logits, float32 [B] on the device, of each batch.
 
-    A progress bar bears the name. Stopped is raised after the batch at which stop() is true.
+    A progress bar bears the name; without one there is none. Stopped is raised after the batch at which stop() is true.
     """
-    options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": None, "leave": False}
+    disable = None if name else True  # None: where stderr is no terminal
+    options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": disable, "leave": False}
     with tqdm(total=batches.num_rows, **options) as bar:
         for labels, *inputs in batches:
             with torch.no_grad(), autocast(device, precision):

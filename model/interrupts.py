@@ -38,6 +38,10 @@ class Signals:
     ) -> None:
         self._restore()
 
+    def ask(self) -> int | None:
+        """number."""
+        return self.number
+
     def check(self, where: str) -> None:
         """Raise Interrupted if a signal came; where: what was finished."""
         if self.number is not None:
@@ -50,6 +54,9 @@ class Signals:
     def _note(self, number: int, _frame: object) -> None:
         self.number = number
         self._restore()
+        self._say(number)
+
+    def _say(self, number: int) -> None:
         name = signal.Signals(number).name
         # Not through a stream, whose lock the interrupted code may hold.
         os.write(2, f"\n{name}: waiting for {self.waiting_for}; a second one ends the process at once\n".encode())

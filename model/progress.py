@@ -31,14 +31,16 @@ class Scalars:
     SummaryWriter would end it, from a thread.
 
     Args:
-        folder: for the event file; made if it is not there.
+        folder: for the event file; made if it is not there. None: nothing is written.
         begin: the first step that will be written; TensorBoard forgets what earlier files of the folder say from there.
 
     Raises UserError if the file cannot be made.
     """
 
-    def __init__(self, folder: Path, begin: int):
+    def __init__(self, folder: Path | None, begin: int):
         self.file = None
+        if folder is None:
+            return
         self.path = folder / EVENTS.replace("*", f"{time.time_ns()}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -84,15 +86,16 @@ class Scalars:
 class Progress:
     """One epoch's progress bar, and every `STEPS_PER_REPORT` steps the mean loss and rows/s, for TensorBoard too.
 
-    Where stderr is no terminal there is no bar, and a log line a minute or so instead.
+    Where stderr is no terminal there is no bar, and a log line a minute or so instead. quiet: nor where it is one.
 
     rate: rows/s over the steps of this epoch that this process did, as text; evaluations are not counted.
     """
 
-    def __init__(self, run: Run, scalars: Scalars, batch_size: int, sync: bool):
+    def __init__(self, run: Run, scalars: Scalars, batch_size: int, sync: bool, quiet: bool = False):
         self.run, self.scalars, self.batch_size, self.sync = run, scalars, batch_size, sync
         self.bar = tqdm(
-            total=run.steps, initial=run.step, desc=f"epoch {run.epoch + 1}", disable=None, leave=False
+            total=run.steps, initial=run.step, desc=f"epoch {run.epoch + 1}", disable=quiet or None,
+            leave=False,
         )
         self.first = self.reported = run.step
         self.seconds, self.begin = 0.0, time.perf_counter()  # of the reports before the last; since it

@@ -99,13 +99,11 @@ class Run:
         )
 
     def check_room(self, folder: Path) -> None:
-        """Raise UserError if the folder's file system has no room for best.pt, last.pt and the one being written."""
-        size = _bytes(self.model.state_dict()) + _bytes(self.optimizer.state_dict())
-        if self.done == 0 and self.identity["train"]["optimizer"] == "adam":
-            of_tables = sum(_bytes(table.data) for table in self.model.sparse_arch.tables.parameters())
-            parameters = sum(_bytes(parameter.data) for parameter in self.model.parameters())
-            size += ADAM_NUMBERS * (parameters - of_tables)
-        there = sum(file.stat().st_size for file in (folder / "best.pt", folder / "last.pt") if file.exists())
+        """Raise UserError if the file system has no room for the best checkpoint, the last one and the next one."""
+        self._check_free(folder, self._size())
+
+    def _check_free(self, folder: Path, size: int) -> None:
+        there = sum(file.stat().st_size for file in self._kept(folder) if file.exists())
         free = shutil.disk_usage(folder).free
         if free + there < 3 * size:
             raise UserError(
@@ -113,14 +111,35 @@ class Run:
                 f"written take {3 * size / 2**20:,.1f} MiB; name another --checkpoints"
             )
 
+    def _size(self) -> int:
+        """The bytes of a checkpoint's tensors, once there are all."""
+        size = _bytes(self.model.state_dict()) + _bytes(self.optimizer.state_dict())
+        if self.done == 0 and self.identity["train"]["optimizer"] == "adam":
+            of_tables = sum(_bytes(table.data) for table in self.model.sparse_arch.tables.parameters())
+            parameters = sum(_bytes(parameter.data) for parameter in self.model.parameters())
+            size += ADAM_NUMBERS * (parameters - of_tables)
+        return size
+
+    def _kept(self, folder: Path) -> Iterable[Path]:
+        """The files that a checkpoint of this run takes the place of."""
+        return folder / "best.pt", folder / "last.pt"
+
     def save(self, path: Path) -> None:
         """UserError, and what was there is kept, if it cannot be written, or a loss or parameter is not finite."""
         self.check_losses()
         self._check_parameters()
+        save_checkpoint(path, self._state())
+        self._note_saved(path)
+
+    def _note_saved(self, path: Path) -> None:
+        self.saved = f"{path}, of step {self.done:,},"
+
+    def _state(self) -> dict:
+        """The fields of a checkpoint."""
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
-        state = {
+        return {
             "format": FORMAT,
             "config": self.identity,
             "parameters": self.model.state_dict(),
@@ -133,8 +152,13 @@ class Run:
             "history": [asdict(metrics) for metrics in self.history],
             "losses": self.losses[: self.done].cpu(),
         }
-        save_checkpoint(path, state)
-        self.saved = f"{path}, of step {self.done:,},"
+
+    def _load(self, path: Path) -> dict:
+        """A checkpoint's fields; of one whose numbers `_fill` reads, all else."""
+        return load_checkpoint(path)
+
+    def _fill(self, path: Path, state: dict) -> None:
+        """Nothing: `_load` has read all."""
 
     def restore(self, path: Path, changed: Collection[str] = ()) -> None:
         """Go back to where the checkpoint was written; UserError, naming the field, if it is of another run.
@@ -145,12 +169,16 @@ class Run:
             if name not in CHANGEABLE_IF_SAID:
                 known = ", ".join(CHANGEABLE_IF_SAID)
                 raise UserError(f"--resume-changed {name}: expected fields of {known}")
-        state = load_checkpoint(path)
+        state = self._load(path)
+        if ("sharding" in state["config"]) != ("sharding" in self.identity):
+            where = "under torchrun" if "sharding" in state["config"] else "in one process, without torchrun"
+            raise UserError(f"{path}: is of a run {where}, and --resume goes on with it there alone; see --init-from")
         try:
             _check_same(path, state["config"], self.identity, (*CHANGEABLE, *changed))
             if state["step"] and state["config"]["train"]["batch_size"] != self.identity["train"]["batch_size"]:
                 at = f"this is after step {state['step']} of epoch {state['epoch'] + 1}"
                 raise UserError(f"{path}: batch_size can change between two epochs alone, and {at}")
+            self._fill(path, state)
             self._load_parameters(path, state)
             self.optimizer.load_state_dict(state["optimizer"] | {"steps": len(state["losses"])})
             torch.set_rng_state(state["random"]["cpu"])
@@ -161,7 +189,7 @@ class Run:
             self.history = [Metrics(**metrics) for metrics in state["history"]]
             self.losses = state["losses"].to(self.device)
             self.before = len(self.losses) - self.step
-            self.saved = f"{path}, of step {self.done:,},"
+            self._note_saved(path)
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -171,7 +199,7 @@ class Run:
         """Raise UserError unless this is a checkpoint of this run's best epoch, or of the next epoch's end, which a
         process that was killed between its two checkpoints wrote there. last: what the run goes on from."""
         try:
-            state = load_checkpoint(path)
+            state = self._load(path)
         except UserError:
             if not path.exists():
                 error = UserError(f"{path}: no such checkpoint: it holds the best epoch so far; copy it beside {last}")
@@ -183,12 +211,13 @@ class Run:
 
     def load_best(self, path: Path) -> None:
         """Take the best epoch's parameters; UserError if the file is not what this run wrote there."""
-        state, epoch = load_checkpoint(path), self.epoch - self.stale
+        state, epoch = self._load(path), self.epoch - self.stale
         if not self._wrote(state) or state["epoch"] != epoch:
             raise UserError(
                 f"{path}: is not what this run wrote there after epoch {epoch}, its best; last.pt beside it is this "
                 "run's"
             )
+        self._fill(path, state)
         self.model.load_state_dict(state["parameters"])
 
     def _wrote(self, state: dict) -> bool:
@@ -202,14 +231,18 @@ class Run:
 
     def begin_with(self, path: Path) -> None:
         """Take a checkpoint's parameters, and nothing else of it; UserError if they are of another model."""
-        state = load_checkpoint(path)
+        state = load_checkpoint(path, mmap=True)
         try:
             _check_same(path, state["config"]["model"], self.identity["model"])
-            self._load_parameters(path, state)
+            self._load_parameters(path, self._own(state))
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+
+    def _own(self, state: dict) -> dict:
+        """The checkpoint with the numbers of what this process holds; all of them."""
+        return state
 
     def _load_parameters(self, path: Path, state: dict) -> None:
         for name, buffer in self.model.named_buffers():

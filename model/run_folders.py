@@ -28,7 +28,12 @@ class RunFolders:
 
     @property
     def best(self) -> Path:
-        return self.last.with_name("best.pt")
+        return self.last.with_name(self.last.name.replace("last", "best"))
+
+    def remove_names(self) -> None:
+        """`last` and `best` of an earlier run under torchrun: what it restarts must not take them for its own."""
+        for name in (self.last, self.best):
+            name.unlink(missing_ok=True)
 
     def remove_events(self) -> None:
         """Those of an earlier run, with which this one's would mingle in TensorBoard."""
@@ -43,17 +48,19 @@ def run_folders(
     logs: str | Path | None = None,
     resume: bool | str | Path = False,
     overwrite: bool = False,
+    last: str = "last.pt",
 ) -> Iterator[RunFolders]:
-    """The folders of a run of this name, made and locked; arguments as model.train.train has them.
+    """The folders of a run of this name, made and locked; arguments as model.train.train has them. last: the name of
+    the checkpoint.
 
     Raises UserError, before anything in them is touched, if another run is writing in one of them, and for an earlier
     run that neither resume nor overwrite speaks of; OSError if one cannot be made.
     """
-    last = Path(checkpoints or ROOT / "build/checkpoints" / name) / "last.pt"
+    last = Path(checkpoints or ROOT / "build/checkpoints" / name) / last
     if resume and resume is not True:
         if checkpoints and last.parent.resolve() != Path(resume).resolve().parent:
             raise UserError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
-        last = Path(resume).parent / "last.pt"
+        last = Path(resume).with_name(last.name)
     logs = Path(logs or ROOT / "traces/local" / name)
 
     def check() -> None:
@@ -75,7 +82,8 @@ def run_folders(
 
 def _check_no_earlier_run(checkpoints: Path, logs: Path) -> None:
     """Raise UserError if the folders hold one: its checkpoints would go, and in TensorBoard the two would mingle."""
-    left = [*checkpoints.glob("last.pt"), *checkpoints.glob("best.pt"), *logs.glob(EVENTS)]
+    names = ("last.pt", "best.pt", "last", "best")  # of one process, and under torchrun
+    left = [*(checkpoints / name for name in names if (checkpoints / name).exists()), *logs.glob(EVENTS)]
     if left:
         raise UserError(
             f"{left[0]} is of an earlier run: --resume goes on with it, --overwrite replaces it, --name or "

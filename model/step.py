@@ -40,14 +40,19 @@ def on_the_device(
     precision: Precision = Precision.FP32,
     offsets: Tensor | None = None,
     of_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+    agree: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """What a CUDA graph holds of a step: all of it but the rates' change. of_loss: in `loss_and_gradient`'s place."""
+    """What a CUDA graph holds of a step: all of it but the rates' change. of_loss: in `loss_and_gradient`'s place.
+    agree: called with the loss between backward and update, where several processes sum gradients; what it returns is
+    the step's loss."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
         logits = model(dense, sparse) if offsets is None else model(dense, sparse, offsets)
         # Contiguous, as the captured buffers are: a compiled function is not to be compiled anew in the capture.
         loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels.contiguous())
     logits.backward(gradient)
+    if agree:
+        loss = agree(loss)
     optimizer.step()
     return loss
 
@@ -119,13 +124,16 @@ class GraphedStep:
         advance: called before each step; the optimizer's.
         written: what a step writes in place. A replay writes unseen, so that their versions are counted here: what
             autograd saved of a weight is known by them to be out of date.
+        is_full: whether a batch of so many rows is a full one, where that does not follow from their number.
+        mode: of the capture, as torch.cuda.graph's capture_error_mode.
     """
 
     def __init__(
         self, work: Callable[..., Tensor], advance: Callable[[], None], rows: int, device: torch.device,
-        written: Sequence[Tensor] = (),
+        written: Sequence[Tensor] = (), is_full: Callable[[], bool] = lambda: True, mode: str = "global",
     ):
         self.work, self.advance, self.rows, self.device, self.written = work, advance, rows, device, written
+        self.is_full, self.mode = is_full, mode
         self.warm_up = WARM_UP  # full batches that still run uncaptured
         self.stream = torch.cuda.Stream(device, priority=-1)  # before what is captured on branches
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -135,8 +143,9 @@ class GraphedStep:
     def __call__(self, *batch: Tensor) -> Tensor:
         """A step on a batch of the host's or the device's; its loss, which the next call overwrites."""
         self.advance()
-        if len(batch[0]) != self.rows or self.warm_up:
-            self.warm_up -= len(batch[0]) == self.rows
+        is_full = len(batch[0]) == self.rows and self.is_full()
+        if not is_full or self.warm_up:
+            self.warm_up -= is_full
             return self._uncaptured(batch)
         if self.graph is None:
             self._capture(batch)
@@ -145,6 +154,12 @@ class GraphedStep:
         self.graph.replay()
         torch.autograd.graph.increment_version(self.written)
         return self.loss
+
+    def close(self) -> None:
+        """Let go of the graph: before the process group that it has collectives of is destroyed."""
+        if self.graph is not None:
+            torch.cuda.synchronize(self.device)
+            self.graph = None
 
     def _uncaptured(self, batch: Batch) -> Tensor:
         current = torch.cuda.current_stream(self.device)
@@ -160,6 +175,6 @@ class GraphedStep:
         for buffer, tensor in zip(self.buffers, batch, strict=True):
             buffer.copy_(tensor)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=self.mode):
             self.loss = self.work(*self.buffers)
         self.graph = graph

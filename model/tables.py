@@ -35,6 +35,10 @@ class BatchedTables(nn.Module):
         self.weight = nn.Parameter(torch.empty(sum(rows), width))
         # Not persistent: it follows from the rows.
         self.register_buffer("starts", torch.tensor([0, *rows[:-1]]).cumsum(0), persistent=False)
+        self.draw()
+
+    def draw(self) -> None:
+        """Give the tables their initial weights."""
         for table in self.weight.detach().split(self.rows):
             _init_table(table)
 
@@ -86,9 +90,12 @@ class FusedTables(BatchedTables):
     more. Ids and offsets must stay as they are until then.
 
     One process: DistributedDataParallel averages the gradients that parameters have, and sees none of these, so that
-    each process would train tables of its own. A look-up in training raises where torch.distributed has several.
+    each process would train tables of its own. A look-up in training raises where torch.distributed has several; those
+    whose look-ups are exchanged are model.sharding's.
     """
 
+    out_of_range = "error"  # what becomes of an id that its table does not have: see kernels.embedding_bags
+    is_exchanged = False  # whether the processes exchange look-ups and gradients
     sorts_ahead = False  # whether ids are sorted at their look-up, in a capture on a branch; `sorting_ahead` sets it
 
     def __init__(self, rows: Sequence[int], width: int):
@@ -113,7 +120,9 @@ class FusedTables(BatchedTables):
         # In this order: a compiled graph is not to be guarded by what holds in a captured step alone.
         sorts = trains and not torch.compiler.is_compiling() and self.sorts_ahead and self.weight.is_cuda
         sorted_ids = self._sort_ahead(rows, offsets) if sorts else None
-        embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
+        embeddings = kernels.embedding_bags(
+            self.weight, self.row_offsets, rows, offsets, out_of_range=self.out_of_range
+        )
         if trains:
             self._expect_gradient(rows, offsets, embeddings, sorted_ids)
         elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -124,7 +133,8 @@ class FusedTables(BatchedTables):
     def _expect_gradient(
         self, rows: Tensor, offsets: Tensor | None, embeddings: Tensor, sorted_ids: tuple[Tensor, ...] | None
     ) -> None:
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+        if several and not self.is_exchanged:
             raise RuntimeError(
                 f"FusedTables: trains in one process, and torch.distributed has {distributed.get_world_size()}: nobody "
                 "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
@@ -196,6 +206,11 @@ def load_either_layout(module: nn.Module, state: dict, prefix: str, *_) -> None:
         state.update(zip(separate, parts, strict=True))
 
 
+def bound_of(rows: int) -> float:
+    """The initial weights of a table with so many rows are uniform between minus and plus this."""
+    return 1 / math.sqrt(rows)
+
+
 def _init_table(weight: Tensor) -> None:
-    bound = 1 / math.sqrt(len(weight))
+    bound = bound_of(len(weight))
     nn.init.uniform_(weight, -bound, bound)

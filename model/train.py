@@ -2,9 +2,11 @@
 
     python -m model.train --preset small --data DIR [--hash sorted] [--interaction dot] [--compile] [--resume]
                           [--kernels fused [--cuda-graph]] [--overwrite | --init-from CHECKPOINT]
+    torchrun --nproc-per-node N -m model.train --preset main --data DIR --kernels fused …
 
 DIR is what data.preprocess and data.synthetic write. At the end two lines go to stdout: `validation`, whose rows chose
-the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.
+the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr. Under torchrun the tables
+lie on all its processes, in pieces, and each trains on its rows of a step: see model.sharding.
 """
 
 if __name__ == "__main__":
@@ -21,7 +23,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ from kernels import machine, runtime
 from model.checkpoints import first_line, plain
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
-from model.dlrm import DLRM
+from model.dlrm import DLRM, SparseArch
 from model.evaluation import Metrics, Stopped, columns_used, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
@@ -48,6 +49,15 @@ from model.profiling.trace_file import export
 from model.progress import Progress, Scalars
 from model.run import CHANGEABLE, CHANGEABLE_IF_SAID, Run
 from model.run_folders import RunFolders, run_folders
+from model.sharding import evaluation as sharded_evaluation
+from model.sharding import options
+from model.sharding.batches import ShardedBatches
+from model.sharding.exchange import Exchange
+from model.sharding.pieces import WHOLE, Sharding
+from model.sharding.ranks import Ranks, SharedSignals
+from model.sharding.run import ShardedRun, shards_of, shared_folders, write_best
+from model.sharding.sparse_arch import ShardedSparseArch
+from model.sharding.step import ShardedStep
 from model.step import make_step, rows_ahead, why_not_compiled
 from model.tables import BatchedTables
 
@@ -66,7 +76,7 @@ class Result:
     metrics: of that model, by "validation" (whose rows chose the epoch) and "test" (the result).
     losses: float32 [steps], the training loss of each step.
     history: the validation metrics after each epoch.
-    checkpoints: the folder with best.pt and last.pt.
+    checkpoints: the folder with best.pt and last.pt, or of several ranks with best and last.
     """
 
     model: DLRM
@@ -92,6 +102,8 @@ def train(
     overwrite: bool = False,
     checkpoints: str | Path | None = None,
     logs: str | Path | None = None,
+    ranks: Ranks | None = None,
+    sharding: Sharding = WHOLE,
 ) -> Result:
     """Train the preset's model on DIR/train, choose the epoch by DIR/validation, evaluate it on DIR/test.
 
@@ -111,12 +123,15 @@ def train(
             checkpoint's; "data" for other rows.
         init_from: a checkpoint whose parameters the run begins with, instead of random ones; not with resume.
         overwrite: the folders may hold an earlier run: its logs are removed, its checkpoints replaced by the first one.
+        ranks: of whom this process is one, and each of them calls this; the result's model has this rank's pieces of
+            the tables. What torchrun restarted goes on from the run's own checkpoint, if there is one by then.
+        sharding: how they cut tables and rows.
 
     Raises UserError for mistakes, in one line, for a loss that is not finite, for a folder that another run is writing
     in, and for one that holds an earlier run unless resume or overwrite say what is to become of it; Interrupted after
     SIGINT or SIGTERM, when last.pt is written (main thread only; a second signal acts as it did before).
     """
-    config, device = preset.train, choose(device)
+    config, device = preset.train, ranks.device if ranks else choose(device)
     check_precision(device, config.precision)
     if compile and (missing := machine.why_no_compiler(runtime.path_with_python())):
         raise UserError(f"--compile: {missing}")
@@ -124,10 +139,22 @@ def train(
         raise UserError("--init-from begins a run, and --resume goes on with one: leave one of them out")
     if resume_changed and not resume:
         raise UserError("--resume-changed: only with --resume")
-    with run_folders(name, checkpoints, logs, resume, overwrite) as folders:
+    if ranks:
+        sharding.check(preset)
+        if compile:
+            raise UserError("--compile: not under torchrun")
+        open_folders = partial(shared_folders, ranks)
+    else:
+        open_folders = run_folders
+    restarted = ranks is not None and ranks.restarts > 0
+    with open_folders(name, checkpoints, logs, resume=resume, overwrite=overwrite or restarted) as folders:
+        if restarted:
+            resume, resume_changed = folders.last.exists(), () if folders.last.exists() else resume_changed
         if cuda_graph:
             _check_graph(preset.model, device)
-        batches, run = _prepare(preset, Path(data), device, name, cuda_graph)
+        if ranks:
+            sharding = _resolved(sharding, config.batch_size, ranks, folders.last, resume)
+        batches, run = _prepare(preset, Path(data), device, name, cuda_graph, ranks, sharding)
         if resume:
             run.restore(folders.last if resume is True else Path(resume), resume_changed)
             if run.epoch:  # before training on: without the best epoch there would be no end
@@ -137,11 +164,22 @@ def train(
             run.begin_with(Path(init_from))
         run.check_room(folders.last.parent)
         if overwrite and not resume:
-            folders.remove_events()
+            if ranks:
+                ranks.of_first(folders.remove_names)
+            if ranks is None or ranks.is_first:
+                folders.remove_events()
         return _train(
             run, batches, config, folders, name=name, compile=compile, cuda_graph=cuda_graph,
-            sync_metrics=sync_metrics, profile=profile,
+            sync_metrics=sync_metrics, profile=profile, ranks=ranks,
         )
+
+
+def _resolved(sharding: Sharding, batch_size: int, ranks: Ranks, last: Path, resume: bool | str | Path) -> Sharding:
+    """With a number of data_shards: that of the run that is gone on with, where none was asked for."""
+    shards = sharding.shards(batch_size, ranks.world)
+    if resume and not sharding.data_shards:
+        shards = ranks.of_first(lambda: shards_of(last if resume is True else Path(resume)))
+    return replace(sharding, data_shards=shards)
 
 
 def _train(
@@ -155,9 +193,11 @@ def _train(
     cuda_graph: bool,
     sync_metrics: bool,
     profile: str | Path | None,
+    ranks: Ranks | None,
 ) -> Result:
     """Train from where the run is to its end; arguments as `train` has them."""
     device = run.device
+    is_first = ranks is None or ranks.is_first
 
     def save(path: Path) -> None:
         folders.check()
@@ -167,23 +207,28 @@ def _train(
     compiles = compile or (cuda_graph and not why_not_compiled())
     with (
         settings(config.threads, config.precision),
-        Scalars(folders.logs, run.done + 1) as scalars,
-        _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
-        Signals() as signals,
+        Scalars(folders.logs if is_first else None, run.done + 1) as scalars,
+        _profiler(
+            profile, f"{name}.rank{ranks.rank}" if ranks else name, config.epochs * run.steps - run.done
+        ) as profiler,
+        SharedSignals(ranks) if ranks else Signals() as signals,
         _inductor() if compiles else nullcontext(),
     ):
         # Not with a profile, which is to show the whole step, nor within a graph, of which the hashes are a part.
-        ahead = device.type == "cpu" and not (profile or compile or batches["train"].schema.lists)
+        ahead = device.type == "cpu" and not (profile or compile or ranks or batches["train"].schema.lists)
         ahead = ahead and isinstance(model.sparse_arch.tables, BatchedTables)
-        forward = torch.compile(model) if compile else model.of_rows if ahead else model
-        step = make_step(forward, optimizer, config.batch_size, device, config.precision, cuda_graph)
+        if ranks:
+            step = ShardedStep(model, optimizer, signals, batches["train"].full, config.precision, cuda_graph)
+        else:
+            forward = torch.compile(model) if compile else model.of_rows if ahead else model
+            step = make_step(forward, optimizer, config.batch_size, device, config.precision, cuda_graph)
 
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, scalars, signals)
 
         signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * compiles
         while run.epoch < config.epochs and not (config.patience and run.stale >= config.patience):
-            with Progress(run, scalars, config.batch_size, sync_metrics) as progress:
+            with Progress(run, scalars, config.batch_size, sync_metrics, quiet=not is_first) as progress:
                 rest = _rest_of_epoch(run, batches["train"])
                 for batch in rows_ahead(rest, model) if ahead else rest:
                     loss = step(*batch)
@@ -232,6 +277,8 @@ def _train(
             }
         except Stopped:
             signals.check("in the evaluation after the last epoch")
+        if ranks:
+            step.close()
     logger.info(f"peak memory: {_peak_memory(device)}")
     return Result(model, metrics, run.losses[: run.done].cpu().numpy(), run.history, folders.last.parent)
 
@@ -248,7 +295,7 @@ def _is_due(step: int, every: int) -> bool:
 def _rest_of_epoch(run: Run, batches: CriteoBatches):
     """The epoch's batches that are left; their order depends on (seed, epoch) alone, so those before can be skipped."""
     batches.set_epoch(run.epoch)
-    return islice(batches, run.step, None) if run.step < run.steps else ()
+    return batches.batches_from(run.step) if run.step < run.steps else ()
 
 
 def _evaluate(
@@ -256,10 +303,11 @@ def _evaluate(
 ) -> Metrics:
     """The metrics of the run's model; Stopped if a signal came meanwhile."""
     before, signals.waiting_for = signals.waiting_for, "the batch that is being evaluated"
+    score = evaluate
+    if isinstance(run, ShardedRun):
+        score = partial(sharded_evaluation.evaluate, run.ranks)
     try:
-        metrics = evaluate(
-            run.model, batches, run.device, precision=config.precision, name=split, stop=lambda: signals.number
-        )
+        metrics = score(run.model, batches, run.device, precision=config.precision, name=split, stop=signals.ask)
     finally:
         signals.waiting_for = before
     if scalars:
@@ -278,8 +326,9 @@ def _check_graph(config: DLRMConfig, device: torch.device) -> None:
 
 
 def _prepare(
-    preset: Preset, data: Path, device: torch.device, name: str, capturable: bool
-) -> tuple[dict[str, CriteoBatches], Run]:
+    preset: Preset, data: Path, device: torch.device, name: str, capturable: bool, ranks: Ranks | None,
+    sharding: Sharding,
+) -> tuple[dict[str, CriteoBatches | ShardedBatches], Run]:
     """The splits' batches, and a run at its beginning."""
     if data.name == "metadata.json":
         raise UserError(f"--data {data}: expected the directory that holds it, {data.parent}")
@@ -288,23 +337,30 @@ def _prepare(
     check_comparisons(config, settings, schema.sparse)
     if schema.lists and capturable:
         raise UserError(f"--cuda-graph: {schema.lists[0]} has lists, and batches have different numbers of their ids")
-    batches = {
-        split: CriteoBatches(
-            data / split,
-            settings.batch_size if split == "train" else settings.eval_batch_size,
-            shuffle=split == "train",
-            seed=settings.seed,
-            schema=columns_used(schema, config),
-        )
-        for split in SPLITS
-    }
+    batches = {}
+    for split in SPLITS:
+        trains, size = split == "train", settings.batch_size if split == "train" else settings.eval_batch_size
+        how = {"shuffle": trains, "seed": settings.seed, "schema": columns_used(schema, config)}
+        if ranks:  # in evaluation each reads its own rows, in the order of the files
+            shards = sharding.data_shards if trains else ranks.world
+            size = -(-size // shards) * shards
+            batches[split] = ShardedBatches(
+                data / split, size, shards=shards, rank=ranks.rank, world=ranks.world, **how
+            )
+        else:
+            batches[split] = CriteoBatches(data / split, size, **how)
     _check_train_labels(data / "train", batches["train"])
     torch.manual_seed(settings.seed)
     vocabularies = None if config.hash is Hash.MODULUS else config.vocabularies(features)
-    model = DLRM(config, vocabularies).to(device)
+    sparse_arch = SparseArch
+    if ranks:
+        exchange = Exchange(ranks.rank, ranks.world, sharding.exchange)
+        sparse_arch = partial(ShardedSparseArch, sharding=sharding, exchange=exchange, seed=settings.seed)
+    model = DLRM(config, vocabularies, sparse_arch).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
-    logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
+    where = f"the first of {ranks.world} ranks, {device}" if ranks else device
+    logger.info(f"{name}: {parameters:,} parameters on {where}, {rows:,} rows, {steps:,} steps an epoch")
     if (used := len(config.cardinalities)) < len(features):
         logger.info(f"cardinalities: the model has tables for the first {used} of {len(features)} sparse features")
     if rows <= settings.batch_size:
@@ -314,11 +370,16 @@ def _prepare(
         identity["hash_size"] = hash_size
     if schema.content is not None:  # and whoever has text
         identity["schema"] = schema.content
+    if ranks:
+        identity["sharding"] = plain(sharding)
+        own = max(batches["train"].full[ranks.rank], 1)  # of which kernels are chosen
+        optimizer = make_optimizer(model, replace(preset, train=replace(settings, batch_size=own)), capturable)
+        return batches, ShardedRun(identity, model, optimizer, device, rows, steps, ranks=ranks)
     optimizer = make_optimizer(model, preset, capturable)
     return batches, Run(identity, model, optimizer, device, rows, steps)
 
 
-def _digest(data: Path, batches: Mapping[str, CriteoBatches]) -> str:
+def _digest(data: Path, batches: Mapping[str, CriteoBatches | ShardedBatches]) -> str:
     of_parts = [batches[split].digest() for split in SPLITS]
     return hashlib.sha256("".join([(data / "metadata.json").read_text(), *of_parts]).encode()).hexdigest()
 
@@ -349,7 +410,7 @@ def check_comparisons(config: DLRMConfig, settings: TrainConfig, names: Sequence
         )
 
 
-def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
+def _check_train_labels(path: Path, batches: CriteoBatches | ShardedBatches) -> None:
     """One class teaches nothing: say so before training, not after."""
     if not batches.num_rows:
         raise UserError(f"{path}: no rows to train on")
@@ -399,6 +460,7 @@ def _parser() -> Parser:
     parser.add_argument("--profile", type=Path, metavar="DIR", help="write a torch.profiler trace of a few steps there")
     parser.add_argument("--sync-metrics", action="store_true", help="read the loss in every step, as the lecture did")
     add_arguments(parser)
+    options.add_arguments(parser)
     return parser
 
 
@@ -419,28 +481,35 @@ def _default_name(base: str, preset: Preset) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command; its exit status: 0, 2 for a mistake of the user's, 130 if interrupted, 143 if terminated."""
     parser = _parser()
-    args = parser.parse_args(arguments)
-    preset = from_arguments(args, parser)
+    with options.said_once():
+        args = parser.parse_args(arguments)
+        preset, sharding = from_arguments(args, parser), options.sharding_of(args, parser)
+    speaks = options.is_first()
     logger.remove()
-    logger.add(lambda line: tqdm.write(line, end="", file=sys.stderr), format="{time:HH:mm:ss} {message}")
+    if speaks:
+        logger.add(lambda line: tqdm.write(line, end="", file=sys.stderr), format="{time:HH:mm:ss} {message}")
     with user_errors(parser.prog):
+        ranks = options.joined(args)
         try:
-            result = train(
-                preset,
-                args.data,
-                name=args.name or _default_name(args.preset, preset),
-                device=args.device,
-                compile=args.compile,
-                cuda_graph=args.cuda_graph,
-                sync_metrics=args.sync_metrics,
-                profile=args.profile,
-                resume=args.resume,
-                resume_changed=args.resume_changed,
-                init_from=args.init_from,
-                overwrite=args.overwrite,
-                checkpoints=args.checkpoints,
-                logs=args.logs,
-            )
+            with ranks.one_message() if ranks else nullcontext():
+                result = train(
+                    preset,
+                    args.data,
+                    name=args.name or _default_name(args.preset, preset),
+                    device=args.device,
+                    compile=args.compile,
+                    cuda_graph=args.cuda_graph,
+                    sync_metrics=args.sync_metrics,
+                    profile=args.profile,
+                    resume=args.resume,
+                    resume_changed=args.resume_changed,
+                    init_from=args.init_from,
+                    overwrite=args.overwrite,
+                    checkpoints=args.checkpoints,
+                    logs=args.logs,
+                    ranks=ranks,
+                    sharding=sharding,
+                )
         except RuntimeError as error:  # on the CPU it has no kind of its own
             too_large = ("DefaultCPUAllocator", "Storage size calculation overflowed")
             if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in too_large):
@@ -449,6 +518,8 @@ def main(arguments: list[str] | None = None) -> int:
         except Interrupted as error:
             print(f"{parser.prog}: interrupted {error}; add --resume to the same command to go on", file=sys.stderr)
             return 128 + error.number
-        for split, metrics in result.metrics.items():
+        if ranks and speaks:
+            write_best(result.checkpoints)
+        for split, metrics in result.metrics.items() if speaks else ():
             print(f"{split}: {metrics}")
     return 0

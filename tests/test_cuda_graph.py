@@ -58,7 +58,7 @@ def fake_cuda(monkeypatch) -> list[str]:
             self.name = name
 
     @contextmanager
-    def graph(captured: FakeGraph, *, stream: Stream):
+    def graph(captured: FakeGraph, *, stream: Stream, capture_error_mode: str):
         done.append(f"capture on {stream.name}")
         FakeGraph.capturing = captured
         yield

@@ -1,0 +1,284 @@
+"""The processes that torchrun started, and how what happens to one of them ends all, with one message.
+
+An error on one rank leaves the others waiting in a collective, which fails: at once where the rank has ended, after the
+timeout where it hangs. Who failed has noted it in the store that torchrun's processes share, and who is left reads it
+there: the first one to speak says what happened, and the others end without a word. A rank that was killed, or hangs,
+is known by its beats, which a thread of each writes there.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from data.cli import Terminated, UserError
+from model.checkpoints import first_line
+from model.device import choose
+from model.interrupts import Interrupted, Signals
+
+T = TypeVar("T")
+BEAT = 0.25  # seconds between two notes of a rank that it lives
+PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
+
+
+class Agreed(UserError):
+    """A mistake that all ranks raise: none of them is to be named."""
+
+
+class Lost(Exception):
+    """A collective failed: another rank has ended, or hangs."""
+
+
+class Ranks:
+    """This rank among all. doing: what it does, for whoever asks why it does not answer.
+
+    host: the group for what is the host's: objects, checkpoints; of gloo.
+    restarts: how often torchrun has started these processes anew.
+    """
+
+    def __init__(self, device: torch.device, timeout: float):
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        self.device, self.doing = device, "at its beginning"
+        self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
+        self._beating, self._ended = None, threading.Event()
+        backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
+        limit = timedelta(seconds=timeout)
+        dist.init_process_group(backend, timeout=limit, **options)
+        self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
+        self.notes = self._connect()
+        self._beating = threading.Thread(target=self._beat, args=(self._connect(),), daemon=True)
+        self._beating.start()
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def of_first(self, function: Callable[[], T]) -> T:
+        """What function returns on rank 0, on all; a UserError or OSError of its is raised on all."""
+        answer: list = [None, None]
+        if self.is_first:
+            try:
+                answer[0] = function()
+            except (UserError, OSError) as error:
+                answer[1] = told(error)
+        dist.broadcast_object_list(answer, src=0, group=self.host)
+        if answer[1]:
+            raise Agreed(answer[1])
+        return answer[0]
+
+    def of_all(self, value: T) -> list[T]:
+        """The values of all ranks."""
+        values: list = [None] * self.world
+        dist.all_gather_object(values, value, group=self.host)
+        return values
+
+    def together(self, function: Callable[[], T]) -> T:
+        """function() of each rank; a UserError or OSError of one is raised on all, naming it."""
+        result = wrong = None
+        try:
+            result = function()
+        except (UserError, OSError) as error:
+            wrong = told(error)
+        for rank, message in enumerate(self.of_all(wrong)):
+            if message:
+                raise Agreed(f"rank {rank}: {message}" if self.world > 1 else message)
+        return result
+
+    def check_shared(self, folder: Path) -> None:
+        """Raise UserError unless all ranks see the folder that the first one made."""
+        token = self.of_first(lambda: _touched(folder / f".shared.{os.getpid()}"))
+        try:
+            seen = self.of_all(token.exists())
+        finally:
+            if self.is_first:
+                token.unlink()
+        if not all(seen):
+            rank = seen.index(False)
+            raise Agreed(f"{folder}: rank {rank} does not see it; all hosts need it on a file system that they share")
+
+    @contextmanager
+    def one_message(self) -> Iterator[None]:
+        """Within it what ends one rank ends all, and one of them says why: to the others it is SystemExit. At its end
+        the process group is left."""
+        try:
+            yield
+        except Interrupted as error:  # all stop at one step
+            self._leave()
+            if self.is_first:
+                raise
+            sys.exit(128 + error.number)
+        except Agreed:
+            self._end(self.is_first)
+            raise
+        except (UserError, OSError, MemoryError) as error:
+            message = told(error)
+            self._note(message)
+            self._end(self._may_speak())
+            raise (UserError(f"rank {self.rank}: {message}") if self.world > 1 else error) from None
+        except KeyboardInterrupt as error:  # before the first step, or a second signal
+            status = 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+            self._end(not self._noted() and self._may_speak(), status)
+            raise
+        except (RuntimeError, Lost) as error:
+            if not (isinstance(error, Lost) or is_of_a_collective(error)):
+                self._note(f"{type(error).__name__}: {first_line(error)}")
+                self._ended.set()
+                raise
+            with suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, who has seen it too: this is the end
+            message = self._noted() or self._why(error)
+            is_first = self._may_speak()
+            self._end(is_first)
+            raise UserError(message) from None
+        except BaseException as error:
+            self._note(f"{type(error).__name__}: {error}")
+            self._ended.set()
+            raise
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        dist.barrier(group=self.host)  # nobody destroys what another still uses
+        self._ended.set()
+        self._beating.join()
+        dist.destroy_process_group()
+
+    def _end(self, speaks: bool, status: int = 2) -> None:
+        """SystemExit, unless this is the rank that speaks."""
+        self._ended.set()
+        if not speaks:
+            sys.exit(status)
+
+    # Notes, in a store of torchrun's or of rank 0's. Where that has ended with its rank, there are none.
+
+    def _connect(self) -> dist.Store:
+        """A connection of its own: a store answers one question at a time."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=60))
+        return dist.PrefixStore(f"model.train/{self.restarts}", store)
+
+    def _beat(self, store: dist.Store) -> None:
+        beat = 0
+        with suppress(RuntimeError):
+            while not self._ended.wait(BEAT):
+                beat += 1
+                store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
+
+    def _note(self, message: str) -> None:
+        with suppress(RuntimeError):
+            self.notes.set("ended", f"rank {self.rank}: {message}")
+
+    def _noted(self) -> str | None:
+        with suppress(RuntimeError):
+            if self.notes.check(["ended"]):
+                return self.notes.get("ended").decode()
+        return None
+
+    def _may_speak(self) -> bool:
+        try:
+            return self.notes.add("spoken", 1) == 1
+        except RuntimeError:  # with the store's rank: each that is left says so
+            return True
+
+    def _why(self, error: Exception) -> str:
+        """What is known of a collective that failed."""
+        try:
+            before = self._beats()
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                if noted := self._noted():
+                    return noted
+                time.sleep(BEAT)
+            after = self._beats()
+        except RuntimeError:
+            return f"another rank has ended, the first one likely, with the store that all share: {first_line(error)}"
+        silent = [rank for rank in after if rank != self.rank and after[rank][0] == before.get(rank, after[rank])[0]]
+        if silent:
+            return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
+        late = [rank for rank, beat in after.items() if beat[1] != self.doing and rank != self.rank]
+        if late:
+            return f"{_named(after, late)} hangs, {after[late[0]][1]}: no answer within --timeout"
+        return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
+
+    def _beats(self) -> dict[int, list[str]]:
+        keys = {rank: f"beat {rank}" for rank in range(self.world)}
+        return {rank: self.notes.get(key).decode().split("\t") for rank, key in keys.items() if self.notes.check([key])}
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def _named(beats: dict[int, list[str]], ranks: Sequence[int]) -> str:
+    return ", ".join(beats[rank][2] for rank in ranks)
+
+
+def of_rank(device: str | None) -> torch.device:
+    """The device of this rank of its host, of the kind that --device names: by default a GPU if there is one."""
+    if device not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {device}: under torchrun expected cpu or cuda, of which each rank takes its own")
+    if device == "cpu" or (device is None and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    device = choose(f"cuda:{os.environ['LOCAL_RANK']}")
+    torch.cuda.set_device(device)
+    return device
+
+
+def told(error: BaseException) -> str:
+    """What data.cli.user_errors says of it."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}".removesuffix(": ")
+    if isinstance(error, OSError):
+        return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}"
+    return first_line(error)
+
+
+def is_of_a_collective(error: RuntimeError) -> bool:
+    """Whether another rank, not this one's work, made it fail."""
+    return isinstance(error, dist.DistError) or any(name in str(error) for name in ("gloo", "NCCL", "ncclInternal"))
+
+
+class SharedSignals(Signals):
+    """`Signals` that all ranks obey at the same step.
+
+    own: the number of the signal that this rank got, or None. number: of one that all know of.
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, ranks: Ranks):
+        super().__init__()
+        self.ranks, self.own = ranks, None
+
+    def agreed(self, came: Sequence[float]) -> None:
+        """came: of each of NUMBERS, how many ranks got it."""
+        for number, ranks in zip(self.NUMBERS, came, strict=True):
+            if ranks:
+                self.number = number
+
+    def ask(self) -> int | None:
+        """number, once all have told each other."""
+        flags = torch.tensor([self.own == number for number in self.NUMBERS], dtype=torch.int32)
+        dist.all_reduce(flags, group=self.ranks.host)
+        self.agreed(flags.tolist())
+        return self.number
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.own = number
+        self._restore()
+        if self.ranks.is_first:
+            self._say(number)
