@@ -82,6 +82,8 @@ def _call(told: str, hint: str, answer: Callable, *arguments: object) -> object:
     words = in_words(failure)
     if is_left(words):  # the other rank says why
         raise failure
+    if isinstance(failure, NameError | AttributeError | TypeError):  # the line says all
+        raise AssertionError(f"{told}{words}") from failure
     raise AssertionError(f"{told}{words}\nHint: {WAITS if is_waiting(words) else hint}") from failure
 
 

@@ -71,5 +71,5 @@ claim(
     "20", "the GPU with the hot feature reads {:.1f} times the mean of 8 GPUs, and {:.1f} times that of 64.",
     busiest_of_whole_tables,
 )
-claim("20", "They only send the ids once for each block, and ids are small.", columns_send_ids_and_rows_send_vectors)
+claim("20", "They send the ids once for each block, but ids are small.", columns_send_ids_and_rows_send_vectors)
 claim("20", "On one rank, and on two:", one_rank_and_two_give_the_same)

@@ -17,7 +17,7 @@ def draw_exchange(owner: Sequence[int], rows: int, world: int) -> Figure:
     for rank, ax in enumerate(axes):
         for row in range(rows):
             for f, to in enumerate(owner):
-                draw_box(ax, f, rows - row, 0.9, 0.9, SHADES[to], text=f"r{rank * rows + row} t{f}", size=7)
+                draw_box(ax, f, rows - row, 0.9, 0.9, SHADES[to], text=f"row {rank * rows + row}, table {f}", size=6.5)
         own = [f for f, to in enumerate(owner) if to == rank]
         for place, f in enumerate(own):
             draw_box(ax, place * 1.6, -0.4, 1.5, 0.9, SHADES[rank], lw=1.5, edge="black", text=f"table {f}")

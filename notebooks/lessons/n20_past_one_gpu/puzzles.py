@@ -70,7 +70,7 @@ def _check_route(answer: Callable) -> str:
             other = next((size for size in splits if not isinstance(size, Integral)), None)
             assert other is None, f"{told}{name}: a size is an int; got {other!r}"
             if [*splits] != right:
-                hint = _of_splits(name, [*splits], want) or hint
+                hint = _of_splits(name, [*splits], want)
                 raise AssertionError(f"{told}{name}: expected {right}, got {[*splits]}\nHint: {hint}")
         sent, right = got[0], want[0]
         assert isinstance(sent, Tensor), f"{told}the ids must be a tensor; got {type(sent).__name__}"
@@ -86,13 +86,14 @@ def _check_route(answer: Callable) -> str:
 
 
 def _of_splits(name: str, got: list[int], want: tuple) -> str:
-    """What to think of, where it is seen from the splits; "" if not."""
+    """What to think of."""
     _, send, receive = want
     if got == (receive if name == "send" else send):
         return "this is the other one: send is what goes out to each rank, receive what comes from each."
     if len(got) != len(send):
         return "a number for each rank, this one included."
-    return ""
+    whose = "the tables that the rank owns" if name == "send" else "this rank's own tables"
+    return f"a number for each rank: the rows times {whose}."
 
 
 def _of_ids(got: Tensor, ids: Tensor, owner: Sequence[int], world: int) -> str:
@@ -127,7 +128,7 @@ def _in_processes(name: str, job: str) -> Callable[[object], str]:
         try:
             text = source_of(answer)[1]
         except ValueError as error:
-            raise AssertionError(str(error).replace("isolated=True cannot carry", "no other process knows")) from error
+            raise AssertionError(ranks.unknown(error)) from error
         # Of the lecture's functions an answer may use those that stand in for the puzzles before it.
         own = {"backward": ("exchange",)}.get(name, ())
         for line in text.splitlines():

@@ -47,7 +47,10 @@ def run(
     Raises:
         RuntimeError: a rank failed and was not said to. ValueError: a function that cannot be carried.
     """
-    name, source = source_of(function)
+    try:
+        name, source = source_of(function)
+    except ValueError as error:
+        raise ValueError(unknown(error)) from error
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         (folder / "solution.py").write_text(source)
@@ -72,6 +75,11 @@ def timed(function: Callable, *arguments: object, **options: object) -> tuple[li
     fresh.run("", imported=IMPORTED)
     start = time.perf_counter()
     return run(function, *arguments, **options), time.perf_counter() - start
+
+
+def unknown(error: ValueError) -> str:
+    """What source_of says, for who has not asked for it."""
+    return f"{str(error).replace('isolated=True cannot carry', 'no other process knows')}: make it an argument"
 
 
 def _ended(result: Path, status: int) -> object:
