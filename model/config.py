@@ -171,6 +171,9 @@ class TrainConfig:
     seed: Annotated[int, "seed of the initial weights and of the shuffling"] = 0
     # At small's sizes sharing an operation costs more than it saves, and far more where another process has the core.
     threads: Annotated[int, "CPU threads an operation may use; 0: torch's default"] = 1
+    deterministic: Annotated[
+        bool, "add the gradients of a row in a fixed order; in any order (fused, tables: sgd) no two runs are the same"
+    ] = True
 
     def __post_init__(self):
         _convert(self)
@@ -204,6 +207,11 @@ class Preset:
                 raise UserError("kernels: fused makes no gradient of a table; leave --no-sparse-gradients out")
         elif rule is TableOptimizer.ROWWISE_ADAGRAD:
             raise UserError("table_optimizer: rowwise_adagrad is one of the fused kernels; add --kernels fused")
+        if not self.train.deterministic and (self.model.kernels, rule) != (Kernels.FUSED, TableOptimizer.SGD):
+            raise UserError(
+                "deterministic: only the fused kernels' sgd of tables has another way; leave --no-deterministic out, "
+                "or use --kernels fused --table-optimizer sgd"
+            )
         if self.model.sparse_gradients and rule is TableOptimizer.ADAM:
             raise UserError(
                 "table_optimizer: adam does not take sparse gradients; use --table-optimizer adagrad or sgd, "

@@ -338,7 +338,7 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     mlps = [parameter for parameter in model.parameters() if id(parameter) not in of_tables]
     rule, rate = settings.table_optimizer, settings.table_learning_rate
     if isinstance(tables, FusedTables):
-        update = TableUpdate(tables, rule, rate)
+        update = TableUpdate(tables, rule, rate, deterministic=settings.deterministic)
     elif capturable:
         raise ValueError("capturable: expected False without fused kernels, got True")
     else:

@@ -17,14 +17,14 @@ from model.optimizers import Optimizers
 
 # What may differ between a checkpoint and the run that goes on from it: how long to train, what to look at, and which
 # kernels compute the same step; not how to train.
-CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size", "kernels")
+CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size", "kernels", "deterministic")
 # What may differ too, if the user says so: what is left of the run is another one then.
 CHANGEABLE_IF_SAID = (
     "learning_rate", "table_learning_rate", "weight_decay", "warmup_steps", "decay_start_step", "decay_steps",
     "precision", "batch_size", "threads", "data",
 )
 # What is in a checkpoint that was written before there was the field.
-LATER = {"decay_start_step": 0, "decay_steps": 0}
+LATER = {"decay_start_step": 0, "decay_steps": 0, "deterministic": True}
 # Besides the parameters, Adam keeps two numbers for each, from its first step on.
 ADAM_NUMBERS = 2
 

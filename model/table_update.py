@@ -29,13 +29,19 @@ class TableUpdate:
     The learning rate is param_groups[0]["lr"], a scalar on the device, or what is put there; so is the count of the
     steps. A captured step therefore follows whatever is written into the one, and counts with the other. eps is the
     group's too. Its other options are torch's defaults: those in WITHOUT are a ValueError where they are not, and the
-    rest say how torch computes the same. backend: of the kernels.
+    rest say how torch computes the same. backend: of the kernels. deterministic: False, of sgd alone: what several bags
+    add to a row is added in any order, which is faster on a GPU, and no two runs end with the same bits.
     """
 
-    def __init__(self, tables: FusedTables, rule: TableOptimizer, lr: float, backend: str = "auto"):
+    def __init__(
+        self, tables: FusedTables, rule: TableOptimizer, lr: float, backend: str = "auto", deterministic: bool = True
+    ):
+        if not deterministic and rule is not TableOptimizer.SGD:
+            raise ValueError(f"deterministic: expected True of {rule}, got False")
         if rule is TableOptimizer.ADAM:
             raise ValueError(f"rule: expected sgd, adagrad or rowwise_adagrad, got {rule}")
-        self.tables, self.rule, self.backend = tables, rule, backend
+        self.tables, self.rule, self.backend, self.deterministic = tables, rule, backend, deterministic
+        tables.takes_sorted = deterministic
         weight = tables.weight
         kind = SGD if rule is TableOptimizer.SGD else Adagrad
         options = kind([nn.Parameter(torch.empty(0))], lr=lr).defaults
@@ -79,7 +85,7 @@ class TableUpdate:
         weight, how = self.tables.weight, {"sorted_ids": one.sorted_ids, "backend": self.backend}
         batch = (self.tables.row_offsets, one.rows, one.gradient, group["lr"], one.offsets)
         if self.rule is TableOptimizer.SGD:
-            kernels.embedding_bags_sgd_(weight, *batch, **how)
+            kernels.embedding_bags_sgd_(weight, *batch, **how, deterministic=self.deterministic)
             return
         self.state["step"] += 1
         update = (

@@ -97,6 +97,7 @@ class FusedTables(BatchedTables):
     out_of_range = "error"  # what becomes of an id that its table does not have: see kernels.embedding_bags
     is_exchanged = False  # whether the processes exchange look-ups and gradients
     sorts_ahead = False  # whether ids are sorted at their look-up, in a capture on a branch; `sorting_ahead` sets it
+    takes_sorted = True  # whether the update wants them so; `TableUpdate` sets it
 
     def __init__(self, rows: Sequence[int], width: int):
         super().__init__(rows, width)
@@ -175,7 +176,7 @@ def sorting_ahead(model: nn.Module) -> Iterator[None]:
     whether an update took them or not."""
     tables = [module for module in model.modules() if isinstance(module, FusedTables)]
     for one in tables:
-        one.sorts_ahead = True
+        one.sorts_ahead = one.takes_sorted
     try:
         yield
     finally:

@@ -197,6 +197,16 @@ def test_ids_sorted_on_a_branch_are_waited_for_and_taken(capturing, monkeypatch,
     assert capturing == [*BRANCH * look_ups, *[JOINED] * look_ups]
 
 
+def test_an_update_in_any_order_has_nothing_sorted():
+    tables = FusedTables([5, 7], 4)
+    model = torch.nn.ModuleDict({"tables": tables})
+    TableUpdate(tables, TableOptimizer.SGD, 0.1, deterministic=False)
+    with sorting_ahead(model):
+        assert not tables.sorts_ahead
+    with pytest.raises(ValueError, match="deterministic: expected True of adagrad, got False"):
+        TableUpdate(tables, TableOptimizer.ADAGRAD, 0.1, deterministic=False)
+
+
 @pytest.mark.parametrize("end", ["zero_grad", "nothing", "an error"])
 def test_a_branch_is_joined_however_a_step_ends(capturing, end):
     tables = FusedTables([5, 7], 4)

@@ -301,6 +301,25 @@ def test_capturable_optimizers_warm_up_and_save_as_the_plain_ones(data, tmp_path
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-5)
 
 
+def test_without_deterministic_rows_are_added_to_in_any_order(data, tmp_path, monkeypatch):
+    """It goes on from a checkpoint of the other kind, too: the step is the same but for rounding."""
+    deterministic, update_rows = [], kernels.embedding_bags_sgd_
+
+    def noted(*arguments, **named):
+        deterministic.append(named["deterministic"])
+        return update_rows(*arguments, **named)
+
+    monkeypatch.setattr(kernels, "embedding_bags_sgd_", noted)
+    configs = [fused(TableOptimizer.SGD, epochs=1, deterministic=choice) for choice in (True, False)]
+    expected, result = (run(tmp_path / str(i), data, config) for i, config in enumerate(configs))
+    assert deterministic == [True] * len(expected.losses) + [False] * len(result.losses)
+    np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-6)
+    both = (run(tmp_path / str(i), data, replace(config, train=replace(config.train, epochs=2)), resume=True)
+            for i, config in enumerate(reversed(configs)))
+    expected, result = both
+    np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-6)
+
+
 def test_without_fused_kernels_nothing_is_capturable():
     with pytest.raises(ValueError, match="capturable: expected False without fused kernels, got True"):
         make_optimizer(DLRM(preset("mini").model), preset("mini"), capturable=True)
@@ -331,6 +350,8 @@ def test_a_bad_row_during_training_is_named(data, tmp_path, monkeypatch):
         (["--optimizer", "rowwise_adagrad"], "expected one of sgd, adagrad, adam, got 'rowwise_adagrad'"),
         (["--kernels", "fused", "--table-optimizer", "adam"], "kernels: fused has no adam for tables; use "),
         (["--kernels", "fused", "--no-sparse-gradients"], "kernels: fused makes no gradient of a table; leave "),
+        (["--no-deterministic"], "deterministic: only the fused kernels' sgd of tables has another way; leave "),
+        (["--no-deterministic", "--kernels", "fused"], "or use --kernels fused --table-optimizer sgd"),
         (["--kernels", "quick"], "expected one of eager, fused, got 'quick'"),
         (["--cuda-graph"], "--cuda-graph: a sparse gradient's size is not known beforehand; add --kernels fused"),
         (["--cuda-graph", "--kernels", "fused"], "--cuda-graph: needs an NVIDIA GPU, this is the cpu"),

@@ -42,8 +42,8 @@ def test_what_does_not_agree_has_no_time(small, capsys, monkeypatch):
     """BROKEN ON PURPOSE here: an update at twice the rate."""
     plain = TableUpdate.__init__
 
-    def twice(self, tables, rule, lr, backend="auto"):
-        plain(self, tables, rule, lr if backend == "eager" else 2 * lr, backend)
+    def twice(self, tables, rule, lr, backend="auto", **named):
+        plain(self, tables, rule, lr if backend == "eager" else 2 * lr, backend, **named)
 
     monkeypatch.setattr(TableUpdate, "__init__", twice)
     assert training.main([*SMALL, "--only", "epoch,steps"]) == 1

@@ -6,6 +6,7 @@ import functools
 import gzip
 import json
 import math
+import re
 import statistics
 
 import numpy as np
@@ -16,7 +17,7 @@ from lessons.n02_where_the_time_goes.floors import TINY, floors, recorded_operat
 from lessons.n02_where_the_time_goes.puzzles import queue
 from lessons.n02_where_the_time_goes.recorded import DOT, OUTER, SMALL, STEP_TIME, gain, run
 from lessons.shared import launches
-from lessons.shared.claim import claim
+from lessons.shared.claim import claim, printed
 from lessons.shared.records import FLOAT32, TF32, sms, tflop_per_s, yardstick
 from lessons.shared.step_profile import events_of, launches_of
 from model.profiling import TRACES
@@ -120,6 +121,13 @@ def _prices() -> tuple:
     """µs: of `x + 1` the least and the most, of a launch of dot; between two kernels, and with a small one."""
     calls, table = launches.call_us(), launches.prices()["µs"]
     return min(calls), max(calls), table[1], table[2], table[4]
+
+
+def _after_a_profile() -> tuple:
+    """The stored run's `x + 1` takes longer, in each of its rounds, than in any record."""
+    least = float(re.search(r"x \+ 1 takes .* \(([\d.]+) to", printed(NOTEBOOK, "cell-35", on="H200"))[1])
+    assert least > max(launches.call_us())
+    return ()
 
 
 def _launch_is_long() -> tuple:
@@ -288,6 +296,7 @@ claim(
     "a small kernel | {:.1f} |",
     _prices,
 )
+claim(NOTEBOOK, "In the stored run `x + 1` then took longer than in any of the four records", _after_a_profile)
 claim(
     NOTEBOOK,
     "An H200 copies bytes at {:.2f} TB/s, and its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) gives "

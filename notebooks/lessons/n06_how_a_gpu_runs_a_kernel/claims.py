@@ -121,6 +121,12 @@ def _dealt_out() -> tuple:
     return 64, 16, 100 * (rows[64]["us_p50"] / rows[0]["us_p50"] - 1)
 
 
+def _last_round() -> tuple:
+    """Programs on an SM, SMs, tiles of a looping program on average and at most, and per cent that these are more."""
+    tiles, most = 2**26 / 512 / (16 * sms()), math.ceil(2**26 / 512 / (16 * sms()))
+    return 16, sms(), tiles, most, 100 * (most / tiles - 1)
+
+
 def _begins() -> tuple:
     """Programs per ns: as many where each moves twice as much, so the bytes are not what limits them. And how many µs
     each holds one of an SM's 16 places, if all are taken."""
@@ -225,7 +231,12 @@ said(
 said(
     "With `BLOCK` 128 the copy is little more than half as fast as the loop: only {:.1f} programs begin per ns.", _half
 )
-said("With `BLOCK` 256 as many begin, though each moves twice the bytes.", lambda: _begins()[:0])
+said(
+    "each of the {} · {} programs has {:.2f} tiles on average, so some take {:.0f} while the rest are done. That is "
+    "{:.1f} % at most.",
+    _last_round,
+)
+said("With `BLOCK` 256 programs begin at the same rate, although each moves twice the bytes.", lambda: _begins()[:0])
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
 said("On an SM, the warps go from {} down to {}.", _same_bytes)
 said(
@@ -324,11 +335,10 @@ said(
     _tiles_apart,
 )
 said(
-    "With them, hardly any programs read together in 8 MiB, so the rate should hardly fall further in the largest "
-    "buffer.",
+    "In 8 MiB they leave almost nothing to share, so a larger buffer should hardly be slower.",
     _own_order,
 )
-said("On the H100 it falls by {:.0f} %, in step by {:.0f} %.", _orders)
+said("On the H100 the rate falls by {:.0f} %, in step by {:.0f} %.", _orders)
 said(
     "In 2 MiB, where programs read together in either order, the SMs got twice as many sectors as the L2 served:",
     _shared,

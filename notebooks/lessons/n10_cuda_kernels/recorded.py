@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels.counting import SAVED, STEPS, STORES, WAYS
 from lessons.shared.ncu import launches
-from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, spread
+from lessons.shared.records import NO_RECORD, Record, spread
 
 if TYPE_CHECKING:
     import pandas
@@ -123,11 +123,6 @@ def show_forms() -> None:
     for name, form in compiled()["forms"].items():
         told = WAY.get(name, name).removeprefix("the ")
         print(f"{told:20} {form['an_element']:24.1f}   {form['loads']:12}{us.get(name, '')}".rstrip())
-
-
-def of_library(implementation: str) -> pandas.Series:
-    labels = {"form": "functional", "rows": 65536, "dtype": "float32", "activation": "sigmoid"}
-    return ADD_MUL_ACTIVATION.one("bandwidth", implementation=implementation, **labels)
 
 
 SAID = re.compile(r"Invalid|by thread|Access to|Program hit|Race reported|and Read")

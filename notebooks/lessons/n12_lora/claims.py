@@ -122,13 +122,6 @@ def _inside() -> tuple:
     return 100 * (1 - inside / op), _here()
 
 
-def _meet() -> tuple:
-    """How many adapters, if all of the mask's time grew with their number, and nothing of the groups'."""
-    record = recorded.LORA.with_part("crossing")
-    masked, grouped = (record.us("adapters", variant=name) for name in (MASKED, GROUPED))
-    return (10 * round(10 * grouped / masked),)
-
-
 def _crossing() -> tuple:
     """The number of adapters; the groups take longer with so many than with 50."""
     record = recorded.LORA.with_part("crossing")
@@ -279,8 +272,12 @@ claim(
 claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, and {:.0f} % less in the H200's run below.", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
-claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
-claim(NOTEBOOK, "They meet at {}, because `grouped` slows down too.", _crossing)
+claim(
+    NOTEBOOK,
+    "On the H100 they meet at {} adapters: a group then has ten of the 4096 rows on average, and `grouped` is slower "
+    "than with 50 adapters, too.",
+    _crossing,
+)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
 claim(NOTEBOOK, "`max-autotune` saves as much as your kernel there.", _saves_as_much)
 claim(

@@ -28,7 +28,7 @@ def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
         (f"W, {width} × {width}\nfrozen", width, width, FROZEN, "-"),
         (f"A, {width} × {rank}\ntrained", rank, width, TRAINED, "-"),
         (f"B, {rank} × {width}\ntrained", width, rank, TRAINED, "-"),
-        ("A B: as large as W,\nbut of rank 16 at most;\nnever computed", width, width, "white", "--"),
+        ("A B: as large as W,\nbut of rank 16 at most;\ncomputed only to merge", width, width, "white", "--"),
     ):
         draw_box(ax, left, 0, wide, high, colour, 1, "0.4", ls=edge)
         thin = high < width or wide < width

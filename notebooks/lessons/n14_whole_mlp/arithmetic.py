@@ -55,14 +55,14 @@ def dependency(row: int, column: int, rows: int = 8, widths: tuple[int, int, int
     return tuple(grad != 0 for grad in torch.autograd.grad(out[row, column], (x, between)))
 
 
-def curve(widths: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-    """{rows: (µs of the one kernel, µs of torch.compile)} as recorded, float32 in tf32; the faster of our kernels."""
+def curve(widths: tuple[int, ...], peer: str = "torch.compile") -> dict[int, tuple[float, float]]:
+    """{rows: (µs of the one kernel, µs of the peer)} as recorded, float32 in tf32; the faster of our kernels."""
     table = recorded("fused_mlp")
     parts = table["part"].isin(["curve", "bandwidth"]) | table["part"].str.fullmatch(r"top \d+")
     table = table[parts & (table["widths"] == "-".join(map(str, widths))) & (table["dtype"] == "float32")]
     us = table.pivot(index="rows", columns="implementation", values="us_p50").sort_index()
     ours = us[[name for name in ("triton", "cuda") if name in us]].min(axis=1)
-    return {int(rows): (float(ours[rows]), float(us["torch.compile"][rows])) for rows in us.index}
+    return {int(rows): (float(ours[rows]), float(us[peer][rows])) for rows in us.index[us[peer].notna()]}
 
 
 def crossing(points: dict[int, tuple[float, float]]) -> float | None:

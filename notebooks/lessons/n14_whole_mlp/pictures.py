@@ -77,7 +77,7 @@ def draw_schedule(chunks: int = 4) -> Figure:
 
 def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]]) -> Figure:
     """Both MLPs. predicted(rows, widths) → (µs of the one kernel, µs of two a layer): as lines; what was recorded as
-    dots. Prints the crossing of each."""
+    dots, and torch.compile's with x filled up. Prints the crossing of each."""
     figure, axes = panels((10, 3.4), 1, 2, sharey=True)
     batches = [2**n for n in range(7, 18)]
     for ax, name, widths in zip(axes, ("bottom", "top"), (BOTTOM, TOP), strict=True):
@@ -88,6 +88,8 @@ def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]])
             ax.loglog(batches, [lines[rows][which] for rows in batches], f"C{which}--", label=f"{label}, predicted")
             us = [both[which] for both in dots.values()]
             ax.loglog(list(dots), us, f"C{which}o-", lw=1, ms=4, label=f"{ran}, recorded")
+        filled_up = {rows: us for rows, (_, us) in curve(widths, "torch.compile, padded").items()}
+        ax.loglog(*zip(*filled_up.items(), strict=True), "C2o:", lw=1, ms=4, label="torch.compile, filled up, recorded")
         crossings = []
         for points, what, style in ((lines, "predicted", "--"), (dots, f"recorded, {README_GPU.upper()}", "-")):
             rows = crossing(points)

@@ -1,6 +1,6 @@
 """Ids as DLRM's tables get them, and what is read for them: rows, sectors, bytes.
 
-Row f of a table of D numbers takes D · itemsize bytes; memory is read by sectors of 32 bytes.
+Row f of a table of D numbers takes D · itemsize bytes; caches move sectors of 32 bytes, and memory gives two at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ CARDINALITIES = tuple(category.cardinality for category in population.CATEGORIES
 ROW_OFFSETS = (0, *accumulate(CARDINALITIES))
 ZIPF = 1.05  # id k is about k^-ZIPF as often as id 1
 ID_BYTES = 8
+PAIR = 2 * SECTOR  # bytes that memory gives at a time
 
 
 class SeparateTables(nn.Module):
@@ -57,18 +58,18 @@ def rows_of(ids: np.ndarray) -> np.ndarray:
     return ids + np.array(ROW_OFFSETS[:-1])
 
 
-def sectors(rows: np.ndarray, row_bytes: int) -> int:
-    """How many different sectors these rows lie in; row 0 starts on a sector's boundary."""
+def sectors(rows: np.ndarray, row_bytes: int, size: int = SECTOR) -> int:
+    """How many different sectors, or pairs of that size, these rows lie in; row 0 starts on a boundary."""
     rows = np.unique(rows)
-    first, last = rows * row_bytes // SECTOR, ((rows + 1) * row_bytes - 1) // SECTOR
+    first, last = rows * row_bytes // size, ((rows + 1) * row_bytes - 1) // size
     shared = first[1:] == last[:-1]  # rows in order: one sector at most is the one before's too
     return int((last - first + 1).sum() - shared.sum())
 
 
 def bytes_a_read(width: int, reads: int = 8000) -> float:
-    """Bytes of the sectors that come for a row of `width` float32 numbers, on average of rows far from each other."""
+    """Bytes that memory gives for a row of `width` float32 numbers, on average of rows far from each other."""
     apart = 1001
-    return SECTOR * sectors(apart * np.arange(reads), 4 * width) / reads
+    return PAIR * sectors(apart * np.arange(reads), 4 * width, PAIR) / reads
 
 
 def percent_distinct(ids: np.ndarray) -> float:

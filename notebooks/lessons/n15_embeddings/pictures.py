@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lessons.n15_embeddings.arithmetic import ROW_OFFSETS, rows_of, sectors
+from lessons.n15_embeddings.arithmetic import PAIR, ROW_OFFSETS, rows_of, sectors
 from lessons.shared.picture import NEEDED, SHADES, draw_box, draw_cells, panels
 from lessons.shared.records import SECTOR
 
@@ -50,20 +50,20 @@ def buffer(heights: Sequence[int], ids: Sequence[int], width: int) -> Figure:
     return figure
 
 
-def sector_map(widths: Sequence[int], row: int = 3, sectors_shown: int = 16) -> Figure:
-    """One row of tables of these widths: the sectors that come for it, and the part of them that was wanted."""
+def sector_map(widths: Sequence[int], row: int = 3, pairs_shown: int = 8) -> Figure:
+    """One row of tables of these widths: the pairs of sectors that come for it, and the part that was wanted."""
     figure, ax = panels((10, 0.5 * len(widths) + 0.7))
     for y, width in enumerate(widths):
         first, last = 4 * width * row, 4 * width * (row + 1)  # float32
-        origin = first // SECTOR * SECTOR
-        for s in range(sectors_shown):
-            touched = origin + s * SECTOR < last
-            colour = UNUSED if touched else "white"
-            draw_box(ax, s * SECTOR, y, SECTOR, 0.7, colour, 0.8, "0.5")
+        origin = first // PAIR * PAIR
+        for k in range(pairs_shown):
+            colour = UNUSED if origin + k * PAIR < last else "white"
+            draw_box(ax, k * PAIR, y, PAIR, 0.7, colour, 0.8, "0.5")
         draw_box(ax, first - origin, y, last - first, 0.7, NEEDED, edge="none", alpha=0.9)
-        ax.text(-6, y + 0.35, f"{width} numbers, {4 * width} bytes", ha="right", va="center", size=8)
-    ax.set(xlim=(-125, sectors_shown * SECTOR), ylim=(len(widths), -0.2))
-    ax.set_title(f"row {row}: asked for (blue), read beside it (orange); a box is a sector of 32 bytes", size=9)
+        numbers = "1 number" if width == 1 else f"{width} numbers"
+        ax.text(-6, y + 0.35, f"{numbers}, {4 * width} bytes", ha="right", va="center", size=8)
+    ax.set(xlim=(-125, pairs_shown * PAIR), ylim=(len(widths), -0.2))
+    ax.set_title(f"row {row}: asked for (blue), read beside it (orange); a box is a pair, {PAIR} bytes", size=9)
     ax.axis("off")
     return figure
 

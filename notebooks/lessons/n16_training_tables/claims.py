@@ -8,7 +8,8 @@ import json
 from kernels.measure.records import recorded
 from lessons.n16_training_tables import hash_auc
 from lessons.shared.claim import claim
-from lessons.shared.records import sms, yardstick
+from lessons.shared.op_times import cell_us
+from lessons.shared.records import Record, sms, yardstick
 from model import profiling
 from model.profiling import TRACES
 
@@ -91,6 +92,23 @@ def _sgd() -> tuple:
     return ()
 
 
+def _triton_walk() -> tuple:
+    """µs of Triton's walk, and of it behind the sort; both are faster than CUDA's, and what the op takes."""
+    cell = {"part": "bandwidth", "rule": "sgd", "rows": 2048, "width": 16, "ids": "zipf"}
+    walk, both = (cell_us("embedding_bags_update", name, **cell) for name in ("triton, sorted before", "triton"))
+    cuda = [cell_us("embedding_bags_update", name, **cell) for name in ("cuda, sorted before", "cuda")]
+    assert walk < cuda[0] / 2
+    assert both < cuda[1] / 1.5
+    return walk, both
+
+
+def _alone(rule: str, rows: int) -> tuple[float, float]:
+    """µs of an update called from Python: eager, and fused in CUDA."""
+    cell = {"part": "waits", "rule": rule, "rows": rows, "width": 16, "ids": "zipf", "tables": "all rows"}
+    names = "eager", "cuda"
+    return tuple(Record("embedding_bags_update").one(implementation=name, **cell)["call_us"] for name in names)
+
+
 def _adagrad_update() -> tuple:
     """µs of Adagrad's update: what torch takes to add, and all of the fused update."""
     (_, add), ours = _coalesced(), sum(kernels_us("16", *FUSED))
@@ -142,7 +160,37 @@ def _graphs() -> tuple:
     return ms("15"), ms("18"), ms("19")
 
 
+def _joined() -> tuple:
+    """µs of the interaction's backward in the recorded graph; ms of the fused step as a graph, with all kernels."""
+    (backward,) = kernels_us("18", "indexing_backward")
+    cell = {"rows": 2048, "precision": "fp32", "implementation": "fused graph"}
+    steps = [Record("training").one("steps", optimizer=name, **cell)["ms"] for name in ("sgd", "adagrad")]
+    assert steps[0] < ms("18")
+    assert steps[1] < ms("19")
+    return backward, *steps
+
+
 claim("16", "copies {:.2f} TB/s", lambda: (yardstick(),))
+claim("16", "The table has only {} MB here, so it lies in an H200's L2", lambda: (200_000 * 16 * 4 / 1e6,))
+claim(
+    "16",
+    "it takes {:.1f} µs, and {:.1f} µs with the sort. So the op takes it for small gradients.",
+    _triton_walk,
+)
+for rule, name, rows in (("sgd", "SGD", 16384), ("sgd", "SGD", 65536), ("adagrad", "Adagrad", 16384)):
+    line = f"| {name}, {rows:,} rows | {{:,.0f}} | {{:.0f}} |"
+    claim("16", line, lambda rule=rule, rows=rows: _alone(rule, rows))
+claim(
+    "16",
+    "With 65,536 rows eager takes {:.0f} times as long.",
+    lambda: ((lambda eager, fused: eager / fused)(*_alone("sgd", 65536)),),
+)
+claim(
+    "16",
+    "its backward, `indexing_backward`, takes {:.0f} µs of the graph's step. With the interaction and the MLPs of "
+    "notebook 14, the same step as one graph takes {:.2f} ms with SGD and {:.2f} ms with Adagrad, in float32.",
+    _joined,
+)
 claim(
     "16",
     "Filling and updating together move the tables' bytes four times, at {:.0f} % of the copy's rate. Adding takes "

@@ -60,7 +60,7 @@ def draw_budget(widths: tuple[int, ...] = (4, 16, 64)) -> Figure:
     ax.text(30, REGISTERS, "255 registers, some of them for addresses", ha="right", va="bottom", size=8, color=RED)
     ax.axhline(MOST_NUMBERS, color=RED, linewidth=1)
     ax.text(30, MOST_NUMBERS, f"the op's budget: {MOST_NUMBERS}", ha="right", va="bottom", size=8, color=RED)
-    ax.set(xlabel="tables", ylabel="numbers a thread holds at once", ylim=(0, 500), xlim=(1, 30))
+    ax.set(xlabel="tables", ylabel="numbers a thread holds, as the op counts", ylim=(0, 500), xlim=(1, 30))
     ax.legend(frameon=False, loc="upper left", fontsize=8)
     return figure
 

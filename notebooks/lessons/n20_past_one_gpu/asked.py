@@ -1,4 +1,4 @@
-"""The puzzles that need several processes: the lecture's answers, and what each rank asks of a reader's.
+"""The puzzles that need several processes: what each rank asks of a reader's answer.
 
 Every rank draws the inputs of all ranks, so it knows what must arrive without being told.
 """
@@ -27,46 +27,6 @@ WAITS = (
     "this rank waits for what another does not do. Each isend needs an irecv at the other rank. send and recv wait "
     "themselves: if every rank begins with send, none comes to receive. Start all with isend and irecv, then wait()."
 )
-
-
-# ------------------------------------------------------------------------------------------------ the lecture's answers
-
-
-def exchange(x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
-    """The first send[0] of x to rank 0, the next send[1] to rank 1, …; what comes, in the order of the ranks."""
-    out = x.new_empty(sum(receive), *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), [*receive], [*send])
-    return out
-
-
-class Exchange(torch.autograd.Function):
-    """exchange, whose gradients go back the same way; a rank's loss is the mean of its own rows."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
-        ctx.splits = send, receive
-        return exchange(x, send, receive)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        send, receive = ctx.splits
-        return exchange(grad, receive, send) / dist.get_world_size(), None, None
-
-
-def agree(parameters: Sequence[Tensor], loss: Tensor, stop: bool) -> tuple[float, bool]:
-    """Every rank's mean gradients in .grad; the mean loss, and whether to stop: a rank was told to, or it is not
-    finite."""
-    parts = [p.grad.flatten() for p in parameters]
-    flat = torch.cat([*parts, torch.stack([loss.detach(), torch.tensor(float(stop))])])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    *means, mean, told = flat.split([*map(len, parts), 1, 1])
-    for p, grad in zip(parameters, means, strict=True):
-        p.grad.copy_(grad.view_as(p))
-    return mean.item(), told.item() > 0 or not mean.isfinite().item()
-
-
-# -------------------------------------------------------------------------------------------------------- the questions
 
 
 def _call(told: str, hint: str, answer: Callable, *arguments: object) -> object:

@@ -5,7 +5,7 @@
     backward   in 2 and in 3 processes: the gradients go back, by 1/W
     agree      in 2 and in 3 processes: mean gradients, mean loss and whether to stop, by one call
 
-asked.py has the answers to those that need several processes, and what is asked of a reader's.
+exchange.py has the answers to those that need several processes, asked.py what is asked of a reader's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernels.check.isolated import source_of
 from lessons.n20_past_one_gpu import asked, ranks
+from lessons.n20_past_one_gpu.exchange import Exchange, agree, exchange
 from lessons.n20_past_one_gpu.one_rank import is_left, is_waiting
 from lessons.shared.puzzle import Judge, Own
 from lessons.shared.puzzle.reader import CALLED, ask
@@ -165,5 +166,5 @@ attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 def passed(name: str) -> object:
     """The reader's, if it passed when it was last tried; else the lecture's."""
-    ours = {"route": route, "exchange": asked.exchange, "backward": asked.Exchange, "agree": asked.agree}
+    ours = {"route": route, "exchange": exchange, "backward": Exchange, "agree": agree}
     return SOLVED.get(name, ours[name])

@@ -17,7 +17,7 @@ from kernels.check.isolated import source_of
 
 IMPORTED = (
     "torch, torch.distributed.checkpoint, pandas, lessons.shared.dlrm, lessons.n20_past_one_gpu.asked, "
-    "lessons.n20_past_one_gpu.one_rank"
+    "lessons.n20_past_one_gpu.exchange, lessons.n20_past_one_gpu.one_rank"
 )
 SECONDS = 60  # after so many every rank is ended, whatever it does
 CODE = "from lessons.n20_past_one_gpu import one_rank; one_rank.main()"

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from lessons.n20_past_one_gpu import asked, balance, one_rank, puzzles, ranks
+from lessons.n20_past_one_gpu.exchange import Exchange, agree, exchange
 
 
 def on_each_rank(number):
@@ -85,7 +86,7 @@ def test_what_gloo_says_is_shortened():
 
 
 @pytest.mark.parametrize(
-    ("answer", "job"), [(asked.exchange, "exchange"), (asked.Exchange, "backward"), (asked.agree, "agree")]
+    ("answer", "job"), [(exchange, "exchange"), (Exchange, "backward"), (agree, "agree")]
 )
 def test_the_lectures_answer_is_right_on_each_number_of_ranks(answer, job):
     for world in (1, 4):

@@ -182,7 +182,54 @@ def catches_all(*arguments):
     endless()
 
 
-@pytest.mark.parametrize("answer", [sleeps, all_in_one_line, catches_all], ids=lambda answer: answer.__name__)
+def tries_for_ever(*arguments):
+    while True:
+        try:
+            time.sleep(0.001)
+        except:  # noqa: E722
+            continue
+
+
+def is_right_when_cut_off(n):
+    try:
+        endless()
+    except BaseException:
+        return n + 1
+
+
+class InTheEnd:
+    def __del__(self):
+        endless()
+
+
+def where_nothing_is_raised(n):
+    InTheEnd()
+    return n + 1
+
+
+def takes_the_trace_back(*arguments):
+    while True:
+        sys.settrace(None)
+
+
+def recurses_again_and_again(*arguments):
+    for _ in range(2):
+        with contextlib.suppress(RecursionError):
+            recurses_again_and_again()
+
+
+def generates(*arguments):
+    return sum(1 for _ in iter(int, 1))
+
+
+ENDLESS = (
+    sleeps, all_in_one_line, catches_all, tries_for_ever, is_right_when_cut_off, where_nothing_is_raised,
+    takes_the_trace_back, recurses_again_and_again, generates,
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("answer", ENDLESS, ids=lambda answer: answer.__name__)
 def test_each_endless_answer_is_stopped(answer, monkeypatch, capsys):
     monkeypatch.setattr(limits, "PATIENCE", 0.2)
     assert not JUDGE.attempt("number", answer, seconds=0.1)
