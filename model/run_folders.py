@@ -31,8 +31,9 @@ class RunFolders:
         return self.last.with_name(self.last.name.replace("last", "best"))
 
     def remove_names(self) -> None:
-        """`last` and `best` of an earlier run under torchrun: what it restarts must not take them for its own."""
-        for name in (self.last, self.best):
+        """`last`, `best` and best.pt of an earlier run under torchrun: this one, restarted, must not take them for its
+        own."""
+        for name in (self.last, self.best, self.best.with_suffix(".pt")):
             name.unlink(missing_ok=True)
 
     def remove_events(self) -> None:

@@ -483,7 +483,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     with options.said_once():
         args = parser.parse_args(arguments)
-        preset, sharding = from_arguments(args, parser), options.sharding_of(args, parser)
+        preset = from_arguments(args, parser)
+        sharding = options.sharding_of(args, preset, parser)
     speaks = options.is_first()
     logger.remove()
     if speaks:

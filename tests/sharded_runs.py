@@ -6,25 +6,31 @@ are forks of this process; torchrun's part, the environment, is played here.
 
 import json
 import os
+import resource
+import shutil
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from loguru import logger
+from torch.distributed import TCPStore
 
 from data.cli import user_errors
 from kernels.check import fresh
 from model import preset
 from model.config import Kernels, Preset
 from model.interrupts import Interrupted
-from model.sharding import step
+from model.sharding import evaluation, step
+from model.sharding import run as of_run
 from model.sharding.pieces import Sharding
 from model.sharding.ranks import Ranks
+from model.train import main as main_of_train
 from model.train import train
 
 
@@ -39,14 +45,16 @@ def run_all(runs: Iterable[dict], folder: Path) -> list[list[int]]:
 
 def main(runs: str, statuses: str) -> None:
     torch.set_num_threads(1)
+    logger.remove()
     done = []
     for run in json.loads(Path(runs).read_text()):
         with open(f"{run['out']}.err", "w") as err:
             os.dup2(err.fileno(), 2)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        children = [forked(lambda rank=rank, run=run, port=port: one(run, rank, port)) for rank in range(run["world"] or 1)]
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
+        if original := run.pop("copy_of", None):
+            shutil.copytree(original, run["out"])
+        works = [partial(one, run, rank, store.port) for rank in range(run["world"] or 1)]
+        children = [forked(work) for work in works]
         done.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
     Path(statuses).write_text(json.dumps(done))
 
@@ -56,18 +64,24 @@ def forked(work: Callable[[], None]) -> int:
         return child
     status = 1
     try:
-        with user_errors("model.train"):
+        with user_errors("model.train"), stopped():
             work()
         status = 0
     except SystemExit as end:
         status = end.code or 0
-    except Interrupted as error:
-        status = 128 + error.number
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as error:
+        sys.exit(128 + error.number)
 
 
 def config_of(settings: dict) -> Preset:
@@ -80,7 +94,8 @@ def one(run: dict, rank: int, port: int) -> None:
     run = dict(run)
     out, world = Path(run.pop("out")), run.pop("world")
     sharding, timeout = Sharding(**run.pop("sharding", {})), run.pop("timeout", 30)
-    happens = {**run.pop("happens", {})}
+    happens, command = run.pop("happens", {}), run.pop("command", None)
+    os.environ.update(run.pop("environment", {}))
     config = config_of({"batch_size": 12, **run.pop("settings", {})})
     options = {"device": "cpu", "checkpoints": out, "logs": out / "logs", **run}
     if not world:
@@ -88,8 +103,12 @@ def one(run: dict, rank: int, port: int) -> None:
     else:
         environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
         os.environ.update({name: str(value) for name, value in environment.items()}, MASTER_PORT=str(port))
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         if happens.get("rank") == rank:
             make_happen(**happens)
+        if command:
+            with open(f"{out}.{rank}.out", "w") as printed, redirect_stdout(printed):
+                sys.exit(main_of_train(command))
         ranks = Ranks(torch.device("cpu"), timeout)
         with ranks.one_message():
             losses = train(config, ranks=ranks, sharding=sharding, **options).losses
@@ -97,23 +116,29 @@ def one(run: dict, rank: int, port: int) -> None:
         torch.save(torch.from_numpy(losses), f"{out}.losses")
 
 
-def make_happen(rank: int, what: str, at: int) -> None:
-    """Before its at-th step this rank does so."""
-    plain, count = step.ShardedStep.__call__, 0
+def make_happen(rank: int, what: str, at: int, before: str = "step") -> None:
+    """Before its at-th step, or call of another of PLACES, this rank does so."""
+    owner, name = PLACES[before]
+    plain, count = getattr(owner, name), 0
 
-    def call(self, *batch):
+    def call(*arguments, **options):
         nonlocal count
         count += 1
         if count == at:
-            HAPPENINGS[what](self)
-        return plain(self, *batch)
+            HAPPENINGS[what](*arguments)
+        return plain(*arguments, **options)
 
-    step.ShardedStep.__call__ = call
+    setattr(owner, name, call)
 
 
+PLACES = {
+    "step": (step.ShardedStep, "__call__"), "pieces": (of_run, "write_pieces"), "save": (of_run, "save_checkpoint"),
+    "evaluation": (evaluation, "predict"),
+}
 HAPPENINGS = {
-    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "hang": lambda _: time.sleep(1000),
-    "terminate": lambda _: os.kill(os.getpid(), signal.SIGTERM),
-    "nan": lambda step: step.model.over_arch.logit.bias.data.fill_(float("nan")),
+    "kill": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda *_: time.sleep(6),
+    "terminate": lambda *_: os.kill(os.getpid(), signal.SIGTERM),
+    "full": lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    "nan": lambda step, *_: step.model.over_arch.logit.bias.data.fill_(float("nan")),
 }

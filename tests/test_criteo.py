@@ -142,8 +142,9 @@ def test_persistent_workers_see_the_epoch(directory):
     group=st.integers(1, 80),
     shuffle=st.booleans(),
     drop=st.booleans(),
+    first=st.integers(0, 12),
 )
-def test_any_sizes(tmp_path_factory, rows, batch, window, group, shuffle, drop):
+def test_any_sizes(tmp_path_factory, rows, batch, window, group, shuffle, drop, first):
     path = tmp_path_factory.mktemp("sizes")
     for i, n in enumerate(rows):
         pq.write_table(table(n, i, sum(rows[:i])), path / f"{i}.parquet", row_group_size=group)
@@ -151,6 +152,8 @@ def test_any_sizes(tmp_path_factory, rows, batch, window, group, shuffle, drop):
     got = list(batches)
     total = sum(rows)
     assert len(got) == batches.num_batches
+    for expected, actual in zip(got[first:], batches.batches_from(first), strict=True):
+        assert all(map(torch.equal, expected, actual))
     assert all(len(b[0]) == batch for b in got[: total // batch])
     if not drop and total:
         assert sorted(rows_of(got)) == list(range(total))

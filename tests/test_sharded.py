@@ -4,6 +4,7 @@ run ends that fails on one of them."""
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 import sharded_runs
 import torch
-from train_runs import table
+from train_runs import assert_same, table
 
-from data.criteo import CriteoBatches
+from data.cli import UserError
+from data.criteo import LABEL, CriteoBatches
 from data.dataset import write_dataset
 from data.preprocess import preprocess
 from data.schema import read_schema
+from model import preset, single_file
 from model.checkpoints import load_checkpoint
-from model.sharding.batches import ShardedBatches, joined, no_rows, rows_of
+from model.predict import predict
+from model.sharding.batches import ShardedBatches, joined, rows_of
+from model.sharding.checkpoints import named
+from model.sharding.pieces import Sharding, pieces, place
+from model.sharding.ranks import of_rank
+from model.sharding.sparse_arch import PiecedTables
+from model.train import main, train
 
 OPTIMIZERS = {
     "sgd": {"optimizer": "sgd", "table_optimizer": "sgd", "learning_rate": 0.1, "table_learning_rate": 0.5},
@@ -110,3 +119,219 @@ def check_losses(runs: Path, data: str, optimizer: str, layout: str, world: int)
     # A bag whose rows are in several pieces is summed in another order.
     is_exact = world == 1 and not (data == "bags" and "piece_rows" in LAYOUTS[layout])
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if is_exact else 1e-6)
+
+
+# Checkpoints, and what ends a run
+
+
+# Which rank of how many, before its how many-th of what, and which checkpoint is the last one then.
+KILLS = [
+    ("kill", 3, 1, 25, "step", "step-000020"), ("kill-pieces", 2, 1, 2, "pieces", "step-000010"),
+    ("kill-save", 2, 0, 2, "save", "step-000010"), ("kill-evaluation", 2, 1, 1, "evaluation", "step-000040"),
+]
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
+    """Runs with a checkpoint every ten steps, of which something ends most; where, and the statuses of their ranks."""
+    folder = tmp_path_factory.mktemp("ends")
+    write_one_id(folder / "data")
+    write_one_id(folder / "spoiled")
+    (path,) = (folder / "spoiled" / "train").glob("*.parquet")
+    rows = pq.read_table(path)
+    labels = rows[LABEL].to_numpy().copy()
+    labels[300] = 2
+    pq.write_table(rows.set_column(0, LABEL, [labels]), path)
+    runs = {}
+
+    def ask(name: str, world: int, *, data: str = "data", settings: dict | None = None, **options) -> None:
+        settings = {**OPTIMIZERS["adam"], "checkpoint_every": 10, **(settings or {})}
+        sharding = {"data_shards": 1, "piece_rows": 7, **options.pop("sharding", {})}
+        runs[name] = {"world": world, "out": str(folder / name), "data": str(folder / data), "settings": settings,
+                      "sharding": sharding, **options}
+
+    def on(rank: int, what: str, at: int, before: str = "step") -> dict:
+        return {"rank": rank, "what": what, "at": at, "before": before}
+
+    ask("begin", 0, settings=OPTIMIZERS["sgd"])
+    begin = {"init_from": str(folder / "begin" / "best.pt")}
+    ask("one", 0, **begin)
+    ask("two", 2, happens=on(1, "terminate", 25), **begin)
+    ask("two-three", 3, copy_of=str(folder / "two"), resume=True)
+    ask("two-one", 1, copy_of=str(folder / "two"), resume=True)
+    for name, world, *where in KILLS:
+        ask(name, world, happens=on(where[0], "kill", *where[1:3]), **begin)
+        environment = {"TORCHELASTIC_RESTART_COUNT": "1"}  # torchrun starts the same command
+        ask(f"{name}-again", world, copy_of=str(folder / name), environment=environment, **begin)
+    ask("hang", 3, happens=on(2, "hang", 15), timeout=2)
+    ask("nan", 2, happens=on(1, "nan", 15))
+    ask("full", 2, happens=on(1, "full", 15))
+    ask("bad", 2, data="spoiled", sharding={"data_shards": 2})
+    ask("bf16", 2, sharding={"exchange": "bf16"}, **begin)
+    ask("other", 2, copy_of=str(folder / "two"), resume=True, sharding={"piece_rows": 8})
+    command = ["--preset", "mini", "--kernels", "fused", "--epochs", "1", "--data", folder / "data", "--device", "cpu"]
+    command += ["--checkpoints", folder / "command", "--logs", folder / "command"]
+    ask("command", 2, command=[str(word) for word in command], environment={"TORCHELASTIC_RUN_ID": "a test"})
+    statuses = sharded_runs.run_all(runs.values(), folder)
+    return folder, dict(zip(runs, statuses, strict=True))
+
+
+def said(folder: Path, name: str) -> str:
+    return (folder / f"{name}.err").read_text()
+
+
+def losses(folder: Path, name: str) -> torch.Tensor:
+    return torch.load(folder / f"{name}.losses")
+
+
+def test_what_two_ranks_saved_three_and_one_go_on_with(ends):
+    folder, statuses = ends
+    assert statuses["two"] == [143, 143]  # all stop at the step in which one of them got SIGTERM
+    assert named(folder / "two" / "last").name == "step-000025"
+    assert statuses["two-three"] == [0, 0, 0]
+    assert statuses["two-one"] == [0]
+    for name in ("two-three", "two-one"):
+        torch.testing.assert_close(losses(folder, name), losses(folder, "one"), rtol=0, atol=1e-6)
+        folders = [path.name for path in (folder / name).glob("step-*")]
+        assert folders == ["step-000050"]
+
+
+def test_the_single_file_is_what_one_process_trains(ends, tmp_path):
+    folder, _ = ends
+    single_file.main([str(folder / "two-three"), "--out", str(tmp_path / "model.pt")])
+    single_file.main([str(folder / "two-three" / "step-000050"), "--out", str(tmp_path / "same.pt")])
+    actual, expected = load_checkpoint(tmp_path / "model.pt"), load_checkpoint(folder / "one" / "best.pt")
+    torch.testing.assert_close(actual["parameters"], expected["parameters"], rtol=0, atol=1e-5)
+    assert_same(load_checkpoint(tmp_path / "same.pt"), actual)
+    for path in (tmp_path / "model.pt", folder / "one" / "best.pt"):
+        predict(path, folder / "data" / "test", path.with_suffix(".parquet"))
+    predicted = tmp_path / "model.parquet", folder / "one" / "best.parquet"
+    actual, expected = (pq.read_table(path)["probability"].to_numpy() for path in predicted)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+    config = sharded_runs.config_of({"batch_size": 12, **OPTIMIZERS["adam"]})
+    with pytest.raises(UserError, match="is of a run under torchrun, and --resume goes on with it there alone"):
+        train(config, folder / "data", device="cpu", logs=tmp_path / "logs", resume=tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize(("name", "world", "rank", "at", "what", "last"), KILLS)
+def test_a_rank_that_is_killed_ends_all_and_a_restart_goes_on(ends, name, world, rank, at, what, last):
+    folder, statuses = ends
+    assert statuses[name] == [-9 if one == rank else 2 for one in range(world)]
+    message = rf"model.train: rank {rank} \(.*, process \d+\) answers no more, .*: killed, or stopped\n"
+    assert re.fullmatch(message, said(folder, name)), said(folder, name)
+    assert named(folder / name / "last").name == last
+    assert statuses[f"{name}-again"] == [0] * world
+    torch.testing.assert_close(losses(folder, f"{name}-again"), losses(folder, "one"), rtol=0, atol=1e-6)
+    assert [path.name for path in (folder / f"{name}-again").glob("step-*")] == ["step-000050"]
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "last"),
+    [
+        ("hang", r"rank 2 \(.*\) hangs, between steps 14 and 15: no answer within --timeout", "step-000010"),
+        ("nan", r"training has diverged: the loss is nan in step 15; .*, of step 10, is kept", "step-000010"),
+        ("full", r".*the checkpoint cannot be written, what was there is kept: rank 1: File too large", "step-000010"),
+        ("bad", r"rank 1: .*parquet: row 300, column labels: expected 0 or 1, found 2", None),
+        ("other", r"rank [01]: .*last: piece_rows: checkpoint has 7, this run 8", "step-000025"),
+    ],
+)
+def test_what_is_wrong_on_one_rank_ends_all_with_one_message(ends, name, messages, last):
+    folder, statuses = ends
+    assert set(statuses[name]) == {2}
+    assert re.fullmatch(f"model.train: {messages}\n", said(folder, name)), said(folder, name)
+    assert last is None or named(folder / name / "last").name == last
+    left = [path.name for path in (folder / name).glob("step-*")]
+    assert left == ([last] if last else [])
+
+
+def test_bf16_on_the_wire_is_near(ends):
+    folder, _ = ends
+    difference = (losses(folder, "bf16") - losses(folder, "one")).abs().max()
+    assert 1e-6 < difference < 1e-2, difference
+
+
+def test_the_command_speaks_once_and_leaves_one_file(ends):
+    folder, statuses = ends
+    assert statuses["command"] == [0, 0], said(folder, "command")
+    printed = (folder / "command.0.out").read_text()
+    assert re.fullmatch(r"validation: rows 50, .*\ntest: rows 50, .*\n", printed), printed
+    assert (folder / "command.1.out").read_text() == ""
+    assert said(folder, "command").count("peak memory") == 1
+    assert "tables.weight" in " ".join(load_checkpoint(folder / "command" / "best.pt")["parameters"])
+
+
+# The parts
+
+
+def test_pieces_are_drawn_alike_wherever_they_lie():
+    rows, sharding = [11, 21, 31], Sharding(piece_rows=8, columns=2)
+    whole = [torch.full((count, 4), float("nan")) for count in rows]
+    for ranks in (1, 3):
+        placed = place(pieces(rows, sharding), ranks)
+        held = [sum(piece.rows for piece in own) for own in placed]
+        assert max(held) - min(held) <= 8
+        for own in placed:
+            tables = PiecedTables(own, 2, rows, seed=5)
+            for piece, part in zip(own, tables.split(tables.weight), strict=True):
+                of_table = piece.of(whole[piece.table], sharding.columns)
+                assert ranks == 1 or torch.equal(of_table, part)
+                of_table.copy_(part)
+    for table_, count in zip(whole, rows, strict=True):
+        assert table_.abs().max() <= count**-0.5
+        assert len(table_.unique()) == table_.numel()
+    other = PiecedTables(placed[0], 2, rows, seed=6)
+    assert not torch.equal(other.split(other.weight)[0], placed[0][0].of(whole[placed[0][0].table], 2))
+
+
+@pytest.mark.parametrize(("shards", "world", "batch"), [(1, 3, 12), (3, 2, 12), (2, 4, 48), (4, 4, 12)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_steps_are_the_same_for_any_number_of_ranks(tmp_path, shards, world, batch, shuffle):
+    pq.write_table(table(100), tmp_path / "rows.parquet", row_group_size=13)
+    how = {"shuffle": shuffle, "seed": 3}
+    of_shards = [CriteoBatches(tmp_path, batch // shards, rank=s, world_size=shards, **how) for s in range(shards)]
+    steps = [
+        joined([part for part in parts if part is not None], 26) for parts in itertools.zip_longest(*of_shards)
+    ]
+    ranks = [ShardedBatches(tmp_path, batch, shards=shards, rank=r, world=world, **how) for r in range(world)]
+    assert {one.num_batches for one in ranks} == {len(steps)}
+    for first in (0, 1):
+        for expected, *of_ranks in zip(steps[first:], *(one.batches_from(first) for one in ranks), strict=True):
+            assert [len(own.batch[0]) for own in of_ranks] == of_ranks[0].counts == of_ranks[-1].counts
+            actual = joined([own.batch for own in of_ranks], 26)
+            assert all(map(torch.equal, actual, expected))
+
+
+def test_bags_are_cut_and_joined():
+    labels, dense, ids = torch.arange(4.0), torch.rand(4, 2), torch.arange(10)
+    batch = labels, dense, ids, torch.tensor([0, 2, 2, 3, 5, 6, 6, 9, 10])  # two features
+    for low, high in itertools.combinations_with_replacement(range(5), 2):
+        parts = [rows_of(batch, *bounds, 2) for bounds in ((0, low), (low, high), (high, 4))]
+        assert all(map(torch.equal, joined(parts, 2), batch))
+    assert rows_of(batch, 1, 3, 2)[2].tolist() == [2, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "settings", "message"),
+    [
+        ({"columns": 3}, {}, "--columns 3: expected a divisor of embedding_dim, 4"),
+        ({"columns": 2}, OPTIMIZERS["rowwise"], "--columns 2: rowwise_adagrad divides by the mean square of a whole"),
+        ({"data_shards": 5}, {}, "--data-shards 5: expected a divisor of batch_size, 64"),
+        ({"piece_rows": -1}, {}, "--piece-rows: expected a number from 0, got -1"),
+    ],
+)
+def test_what_cannot_be_sharded_is_said(sharding, settings, message):
+    with pytest.raises(UserError, match=message):
+        Sharding(**sharding).check(sharded_runs.config_of(dict(settings)))
+
+
+def test_what_is_not_there_is_said(capsys):
+    with pytest.raises(UserError, match="add --kernels fused"):
+        Sharding().check(preset("mini"))
+    with pytest.raises(UserError, match="4 ranks, and the tables are 3 pieces; use --columns or --piece-rows"):
+        place(pieces([11, 21, 31], Sharding()), 4)
+    with pytest.raises(UserError, match="--device cuda:1: under torchrun expected cpu or cuda"):
+        of_rank("cuda:1")
+    for option in (("--columns", "2"), ("--timeout", "5"), ("--exchange", "bf16")):
+        with pytest.raises(SystemExit):
+            main(["--data", "nowhere", *option])
+        assert capsys.readouterr().err == f"python -m model.train: error: {option[0]}: only under torchrun\n"

@@ -7,6 +7,7 @@
 
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,7 +40,9 @@ def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
     """Fill tensors with pieces by their names; group: of the ranks that do so together. UserError if there are none, or
     others, or they are damaged."""
     try:
-        dcp.load(dict(wanted), checkpoint_id=folder, process_group=group, no_dist=group is None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is asked for, without a group
+            dcp.load(dict(wanted), checkpoint_id=folder, process_group=group, no_dist=group is None)
     except CheckpointException as error:
         raise Agreed(f"{folder}: not a checkpoint, or a damaged one: {_first(error)}") from None
     except (OSError, RuntimeError) as error:

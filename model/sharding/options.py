@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from torch.distributed import is_torchelastic_launched
 
 from data.cli import Parser
+from model.config import Preset
 from model.sharding.pieces import Sharding, Wire
 from model.sharding.ranks import Ranks, of_rank
 
@@ -46,12 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sharding_of(args: argparse.Namespace, parser: Parser) -> Sharding:
-    """What parsed options say of it; parser.error for values that cannot be, and for any without torchrun."""
+def sharding_of(args: argparse.Namespace, preset: Preset, parser: Parser) -> Sharding:
+    """What parsed options say of it; parser.error for values that cannot be, also with the preset's, and for any
+    without torchrun."""
     if args.timeout is not None and not args.timeout > 0:
         parser.error(f"--timeout: expected a positive number of seconds, got {args.timeout}")
     try:
         sharding = Sharding(args.piece_rows, args.columns, args.exchange, args.data_shards)
+        if is_torchelastic_launched():
+            sharding.check(preset)
     except ValueError as error:
         parser.error(str(error))
     given = sharding.given() + ["--timeout"] * (args.timeout is not None)

@@ -6,6 +6,7 @@ there: the first one to speak says what happened, and the others end without a w
 is known by its beats, which a thread of each writes there.
 """
 
+import atexit
 import os
 import signal
 import socket
@@ -125,7 +126,7 @@ class Ranks:
             message = told(error)
             self._note(message)
             self._end(self._may_speak())
-            raise (UserError(f"rank {self.rank}: {message}") if self.world > 1 else error) from None
+            raise UserError(f"rank {self.rank}: {message}" if self.world > 1 else message) from None
         except KeyboardInterrupt as error:  # before the first step, or a second signal
             status = 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
             self._end(not self._noted() and self._may_speak(), status)
@@ -133,7 +134,7 @@ class Ranks:
         except (RuntimeError, Lost) as error:
             if not (isinstance(error, Lost) or is_of_a_collective(error)):
                 self._note(f"{type(error).__name__}: {first_line(error)}")
-                self._ended.set()
+                self._end(True, 1)
                 raise
             with suppress(ValueError):  # not the main thread
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, who has seen it too: this is the end
@@ -143,7 +144,7 @@ class Ranks:
             raise UserError(message) from None
         except BaseException as error:
             self._note(f"{type(error).__name__}: {error}")
-            self._ended.set()
+            self._end(True, 1)
             raise
         else:
             self._leave()
@@ -155,8 +156,16 @@ class Ranks:
         dist.destroy_process_group()
 
     def _end(self, speaks: bool, status: int = 2) -> None:
-        """SystemExit, unless this is the rank that speaks."""
+        """SystemExit, unless this is the rank that speaks. Python's end is to be the process's: a group that has lost a
+        rank would wait for its timeout, and let the others wait too."""
         self._ended.set()
+        with suppress(RuntimeError):
+            ended = self.notes.add("ended ranks", 1)
+            deadline = time.monotonic() + 2 * PATIENCE
+            while self.is_first and ended < self.world and time.monotonic() < deadline:  # the store may end with it
+                time.sleep(BEAT / 5)
+                ended = self.notes.add("ended ranks", 0)
+        atexit.register(_exit, status)
         if not speaks:
             sys.exit(status)
 
@@ -214,6 +223,13 @@ class Ranks:
     def _beats(self) -> dict[int, list[str]]:
         keys = {rank: f"beat {rank}" for rank in range(self.world)}
         return {rank: self.notes.get(key).decode().split("\t") for rank, key in keys.items() if self.notes.check([key])}
+
+
+def _exit(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _touched(path: Path) -> Path:
