@@ -17,7 +17,7 @@ def loads(pieces: Sequence[Piece], owner: Sequence[int], gpus: int) -> tuple[lis
     return held, read
 
 
-def line(pieces: Sequence[Piece], owner: Sequence[int], gpus: int) -> str:
+def row(pieces: Sequence[Piece], owner: Sequence[int], gpus: int) -> str:
     """What HEAD says, of one way to cut."""
     held, read = loads(pieces, owner, gpus)
     ids, vectors = (sum(piece[place] for piece in pieces) for place in (2, 3))

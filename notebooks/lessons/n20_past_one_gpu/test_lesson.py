@@ -110,4 +110,4 @@ def test_what_was_routed_comes_back_in_place():
 def test_the_balance_is_that_of_the_pieces():
     pieces = [(4, 1.0, 4, 8), (2, 3.0, 4, 8), (2, 0.0, 4, 8)]
     assert balance.loads(pieces, [0, 1, 1], 2) == ([4, 4], [1, 3])
-    assert balance.line(pieces, [0, 1, 1], 2).split() == ["0.0", "GB", "1.5", "×", "the", "mean", "12", "24"]
+    assert balance.row(pieces, [0, 1, 1], 2).split() == ["0.0", "GB", "1.5", "×", "the", "mean", "12", "24"]
