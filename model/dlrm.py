@@ -75,8 +75,7 @@ class SparseArch(nn.Module):
                 return self.tables(self.rows(sparse))
             rows = [hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)]
             return torch.stack([table(row) for table, row in zip(self.tables, rows, strict=True)], dim=1)
-        bounds = self._bounds(sparse, offsets, batch_size)
-        rows = [hash_(sparse[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
+        rows, bounds = self.rows_of_bags(sparse, offsets, batch_size)
         if isinstance(self.tables, BatchedTables):
             return self.tables.pooled(rows, offsets)
         pooled = []
@@ -90,6 +89,12 @@ class SparseArch(nn.Module):
         if isinstance(self.hashes[0], ModulusHash):
             return (sparse[:, : len(self.hashes)] + 1) % self.moduli  # as each ModulusHash does
         return torch.stack([hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)], dim=1)
+
+    def rows_of_bags(self, sparse: Tensor, offsets: Tensor, batch_size: int) -> tuple[list[Tensor], list[int]]:
+        """The rows that the ids of bags, int64 [N], stand for, by features, and where those of each begin and end."""
+        bounds = self._bounds(sparse, offsets, batch_size)
+        rows = [hash_(sparse[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
+        return rows, bounds
 
     def rows_on_cpu(self, sparse: Tensor) -> Tensor:
         """The same on a CPU, outside of what is compiled or exported: the ids a feature at a time."""
@@ -192,6 +197,12 @@ class DLRM(nn.Module):
         self._check(dense, sparse, offsets)
         if offsets is None and type(self.sparse_arch) is SparseArch and fused.is_whole(self, dense):
             return fused.whole(self, dense, self.sparse_arch.rows(sparse)).squeeze(1)
+        if type(self.sparse_arch) is SparseArch and fused.looks_up(self, dense, offsets is not None):
+            if offsets is None:
+                rows = self.sparse_arch.rows(sparse)
+            else:
+                rows = torch.cat(self.sparse_arch.rows_of_bags(sparse, offsets, dense.shape[0])[0])
+            return self.over_arch(fused.look_up(self, self.dense_arch(dense), rows, offsets)).squeeze(1)
         return self._logits(dense, self.sparse_arch(sparse, offsets, dense.shape[0]))
 
     def of_rows(self, dense: Tensor, rows: Tensor) -> Tensor:

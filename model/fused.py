@@ -2,6 +2,7 @@
 
     DenseArch          kernels.fused_mlp          every layer in one kernel
     InteractionArch    kernels.dot_interaction    dot; its rows are filled up, so that they are aligned for their reader
+                       kernels.lookup_interact    dot, where it is faster with the look-ups in it (`looks_up`)
                        c alone                    outer: c cᵀ is not written, the first layer of the top MLP forms it
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
@@ -32,8 +33,10 @@ from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed, packed_together
 from kernels.ops.fused_mlp.packing import widths_of
+from kernels.ops.lookup_interact.choice import fits, why_in_two
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction, Precision
+from model.tables import FusedTables
 
 PAD_TO = 8  # numbers that a row of the interaction is filled up to: 16 bytes in half precision, 32 in float32
 
@@ -161,6 +164,40 @@ def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
         dense, list(tables.weight.split(tables.rows)), rows, None, *bottom, *top, precision=precision_of(dense),
         backend="cuda",
     )
+
+
+def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:
+    """Whether the interaction of a DLRM with `FusedTables` looks the tables up itself, for such dense features: one
+    that is dot, as it was built and without hooks, and where one kernel is faster than two. An interaction's backend
+    "cuda" asks for it wherever there is such a kernel, for the memory that it saves: [B, F, D] numbers of a step."""
+    interaction, arch = model.interaction_arch, model.sparse_arch
+    tables = arch.tables
+    if type(interaction) is not FusedInteractionArch or interaction.interaction is not Interaction.DOT:
+        return False
+    if type(tables) is not FusedTables or any(map(has_hooks, (interaction, arch, tables))):
+        return False
+    if interaction.backend not in ("auto", "cuda") or not interaction.fuses(dense):
+        return False
+    weight, precision = tables.weight, precision_in_one(dense, tables.weight)
+    if dense.dtype != weight.dtype and not autocasts(dense):
+        return False  # of which the interaction speaks
+    shape = len(tables), weight.shape[1], weight.dtype, precision
+    if interaction.backend == "cuda":
+        return fits(*shape, weight.device)
+    return not why_in_two(dense.shape[0], *shape, bags, torch.is_grad_enabled(), weight.device)
+
+
+def look_up(model: nn.Module, dense: Tensor, rows: Tensor, offsets: Tensor | None) -> Tensor:
+    """What the interaction of `looks_up` gives of the bottom MLP's dense [B, D] and the rows of the tables."""
+    tables, backend = model.sparse_arch.tables, model.interaction_arch.backend
+    precision = precision_in_one(dense, tables.weight)
+    return tables.interact(dense.to(tables.weight.dtype), rows, offsets, PAD_TO, precision, backend)
+
+
+def precision_in_one(dense: Tensor, weight: Tensor) -> str:
+    """What the products of float32 vectors are computed in. Under torch.autocast, for whose halves these would be
+    rounded, they are not: in tf32 they are nearer, and no copy of them is in memory."""
+    return "tf32" if autocasts(dense) and weight.dtype == torch.float32 else precision_of(dense)
 
 
 def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 
 import kernels
 from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
@@ -79,7 +80,8 @@ def versions_of(rows: Tensor, offsets: Tensor | None) -> tuple[int, ...]:
 
 
 class FusedTables(BatchedTables):
-    """`BatchedTables` whose look-up is kernels.embedding_bags, and which autograd sees nothing of.
+    """`BatchedTables` whose look-up is kernels.embedding_bags, or with what follows kernels.lookup_interact, and which
+    autograd sees nothing of.
 
     weight requires no gradient, so that what is looked up is a leaf of autograd's graph: no gradient of a table ever
     exists. In training a backward adds each look-up whose result it gives a gradient to `looked_up`, and
@@ -116,8 +118,26 @@ class FusedTables(BatchedTables):
         """As `BatchedTables.pooled`."""
         return self._look_up(torch.cat(list(rows)), offsets)
 
+    def interact(
+        self, dense: Tensor, rows: Tensor, offsets: Tensor | None, pad_to: int, precision: str, backend: str
+    ) -> Tensor:
+        """kernels.lookup_interact of dense [B, D], in the weight's dtype, and what is looked up, which is not in memory
+        then. rows: int64 [B, F], or with offsets [N]. A backward looks up again; the weight must be as it was."""
+        how = pad_to, precision, backend
+        if self._trains():
+            return self._interact_in_training(dense, rows, offsets, *how)
+        return kernels.lookup_interact(dense, self.weight, self.row_offsets, rows, offsets, *how[:2], backend=backend)
+
+    @torch.compiler.disable  # as _expect_gradient
+    def _interact_in_training(self, dense: Tensor, rows: Tensor, offsets: Tensor | None, *how: int | str) -> Tensor:
+        sorted_ids = self._sort_ahead(rows, offsets) if self.sorts_ahead and self.weight.is_cuda else None
+        # What autograd takes for the vectors: a number that is seen as so many.
+        vectors = self.weight.new_empty(()).expand(len(dense), len(self), self.weight.shape[1])
+        self._expect_gradient(rows, offsets, vectors, sorted_ids)
+        return _Interaction.apply(dense, vectors, self.weight, self.row_offsets, rows, offsets, *how)
+
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
-        trains = self.training and torch.is_grad_enabled()
+        trains = self._trains()
         # In this order: a compiled graph is not to be guarded by what holds in a captured step alone.
         sorts = trains and not torch.compiler.is_compiling() and self.sorts_ahead and self.weight.is_cuda
         sorted_ids = self._sort_ahead(rows, offsets) if sorts else None
@@ -126,9 +146,13 @@ class FusedTables(BatchedTables):
         )
         if trains:
             self._expect_gradient(rows, offsets, embeddings, sorted_ids)
-        elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.in_eval = True
         return embeddings
+
+    def _trains(self) -> bool:
+        """Whether a look-up's gradient is to be kept; one in eval() is noted where it would be."""
+        if not self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.in_eval = True
+        return self.training and torch.is_grad_enabled()
 
     @torch.compiler.disable  # a compiled graph would return what it is to keep
     def _expect_gradient(
@@ -168,6 +192,31 @@ class FusedTables(BatchedTables):
         """Have the current stream wait for the branches that `_sort_ahead` began."""
         while self.sorting:
             torch.cuda.current_stream().wait_stream(self.sorting.pop())
+
+
+class _Interaction(torch.autograd.Function):
+    """kernels.lookup_interact, whose gradients are those of dense and of the vectors, [B, F, D]: the second argument
+    stands for these. The ids are kept as they are: what was made in inference_mode cannot be saved."""
+
+    @staticmethod
+    def forward(
+        ctx, dense: Tensor, vectors: Tensor, weight: Tensor, row_offsets: Tensor, rows: Tensor, offsets: Tensor | None,
+        pad_to: int, precision: str, backend: str,
+    ) -> Tensor:
+        ctx.save_for_backward(dense, weight, row_offsets)
+        ctx.ids, ctx.versions, ctx.how = (rows, offsets), versions_of(rows, offsets), (precision, backend)
+        return kernels.lookup_interact(dense, weight, row_offsets, rows, offsets, pad_to, precision, backend=backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if versions_of(*ctx.ids) != ctx.versions:
+            raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and its backward")
+        precision, backend = ctx.how
+        dense, vectors = kernels.lookup_interact_gradients(
+            gradient, *ctx.saved_tensors, *ctx.ids, precision, backend=backend
+        )
+        return dense, vectors, *[None] * 7
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from kernels.compiler.memory import fused_mlp_in_place
 
 NAMES = (
     "fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart", "dlrm_forward",
-    "outer_linear",
+    "outer_linear", "lookup_interact",
 )  # fmt: skip
 FUZZ = int(os.environ.get("FUZZ", "1"))  # how much more the slow tests try at random: FUZZ=4 takes ten minutes
 OPS = {getattr(kernels, name): name for name in NAMES}

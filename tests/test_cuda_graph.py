@@ -295,6 +295,15 @@ def test_other_hashes_are_captured_too(hash):
 
 
 @on_gpu
+@pytest.mark.parametrize("rule", FUSED)
+def test_look_ups_within_the_interaction_are_captured_too(monkeypatch, rule):
+    """And train as uncaptured ones do whose vectors are in memory."""
+    theirs = trained(rule, graph=False)
+    monkeypatch.setattr(fused.FusedInteractionArch, "backend", "cuda")
+    assert_same_training(trained(rule), theirs)
+
+
+@on_gpu
 def test_two_captured_runs_have_the_same_bits():
     ours, again = (trained(FUSED[1], Optimizer.ADAGRAD) for _ in range(2))
     torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)

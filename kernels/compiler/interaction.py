@@ -9,7 +9,7 @@ something else is before the pairs, or the vectors are read by others too, the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -94,8 +94,38 @@ class Pairs:
     with_diagonal: bool
 
 
-def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants: Constants) -> Found:
-    """cat([dense, pairs], 1) or cat([dense, pairs, zeros], 1)."""
+@dataclass
+class Interaction:
+    """cat([dense, pairs], 1) or cat([dense, pairs, zeros], 1): the call, and what else computes it.
+
+    sparse: what is behind dense among the vectors, and the function that joins it, None where it is one part. count,
+    width: of the vectors, dense among them. order: the pairs' indices, where these are in another order than the op's.
+    columns: of out, where it ends in zeros; else 1. constants: the buffers whose values were looked at.
+    """
+
+    out: fx.Node
+    nodes: list[fx.Node]
+    dense: fx.Node
+    sparse: list[fx.Node]
+    joining: Callable | None
+    count: int
+    width: int
+    order: list[fx.Node]
+    columns: int
+    constants: list[fx.Node]
+
+    @property
+    def note(self) -> str:
+        note = ", pairs in an order of their own" if self.order else ""
+        return note + (f", filled up to {self.columns} columns" if self.columns > 1 else "")
+
+    def ordered(self, call: Callable, products: object, indices: list) -> object:
+        """The op's products with the pairs in their order."""
+        return call(in_order_of, products, indices, self.count, self.width) if self.order else products
+
+
+def read(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants: Constants) -> Interaction:
+    """The interaction that a product is of; Miss, with the condition that fails, if it is none."""
     vectors, between = gram
     first_read = len(constants.read)
     pairs = pairs_of(product, vectors, constants)
@@ -106,25 +136,30 @@ def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
     if set(vectors.users) != {product, *between} or any(len(node.users) > 1 for node in between):
         raise Miss("the stacked vectors are read by others too", vectors)
     sparse, joining, nodes = parts(vectors, first)
-    dtype = dtype_of([product, out], [first, *sparse])
-    count, width = value(vectors).shape[1:]
+    nodes = [*nodes, *zeros, vectors, *between, product, *pairs.before, pairs.gather, out]
+    columns = value(out).shape[1] if zeros else 1  # the op fills up to a multiple of them
+    order = [] if pairs.in_order else pairs.indices
+    return Interaction(out, nodes, first, sparse, joining, *value(vectors).shape[1:], order, columns,
+                       constants.read[first_read:])  # fmt: skip
+
+
+def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants: Constants) -> Found:
+    """What dot_interaction computes of an interaction."""
+    one = read(product, gram, constants)
+    vectors, sparse = gram[0], one.sparse
+    dtype = dtype_of([product, one.out], [one.dense, *sparse])
     form = only_form(OP, vectors)
     options = backend_of(form, value(vectors).device)
-    columns = value(out).shape[1]  # where the op ends in zeros, it fills up to a multiple of them all
 
     def build(call, dense, *others):
-        together = others[0] if joining is None else call(joining, list(others[: len(sparse)]), 1)
-        both = in_dtype(call, dtype, dense, first), in_dtype(call, dtype, together, *sparse)
-        products = call(dot_interaction, *both, *([columns] if zeros else []), **options)
-        indices = list(others[len(sparse) :])
-        return products if pairs.in_order else call(in_order_of, products, indices, count, width)
+        together = others[0] if one.joining is None else call(one.joining, list(others[: len(sparse)]), 1)
+        both = in_dtype(call, dtype, dense, one.dense), in_dtype(call, dtype, together, *sparse)
+        products = call(dot_interaction, *both, *([one.columns] if one.columns > 1 else []), **options)
+        return one.ordered(call, products, list(others[len(sparse) :]))
 
-    note = f"{count} vectors of {width}" + ("" if pairs.in_order else ", pairs in an order of their own")
-    note += f", filled up to {columns} columns" if zeros else ""
-    note += casts(dtype, first, *sparse)
-    inputs = [first, *sparse] if pairs.in_order else [first, *sparse, *pairs.indices]
-    nodes = [*nodes, *zeros, vectors, *between, product, *pairs.before, pairs.gather, out]
-    return Found(OP, out, nodes, inputs, build, note, form, constants.read[first_read:])
+    note = f"{one.count} vectors of {one.width}{one.note}" + casts(dtype, one.dense, *sparse)
+    inputs = [one.dense, *sparse, *one.order]
+    return Found(OP, one.out, one.nodes, inputs, build, note, form, one.constants)
 
 
 def pairs_alone(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants: Constants) -> Found:

@@ -1,4 +1,5 @@
-"""The rows of dot_interaction's result, where nothing but layers reads them: filled up to whole vectors of memory.
+"""The rows of dot_interaction's and lookup_interact's results, where nothing but layers reads them: filled up to whole
+vectors of memory.
 
     linear(dot_interaction(d, s), w, b)    →    linear(dot_interaction(d, s, 8), pad(w), b)
 
@@ -15,21 +16,26 @@ from torch.fx.node import map_arg
 
 from ..ops.dot_interaction.op import dot_interaction
 from ..ops.fused_mlp.op import fused_mlp
+from ..ops.lookup_interact.op import lookup_interact
 from .forms import at_most, is_on_gpu
 from .match import arguments, aten, is_call
 from .view import example, is_plain
 
 PAD_TO = 8  # numbers: 16 bytes in half precision, 32 in float32
 PAD = aten.constant_pad_nd.default
+PLACES = {dot_interaction: 2, lookup_interact: 5}  # of pad_to among the arguments
 LOOK_UPS = aten.embedding.default, aten.embedding_bag.default, aten.embedding_bag.padding_idx
 
 
 def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Fill up the rows of each dot_interaction that only layers read, and their weights by zeros. Returns to how many
-    columns."""
+    """Fill up the rows of each dot_interaction and lookup_interact that only layers read, and their weights by zeros.
+    Returns to how many columns."""
     columns_of = {}
     for node in graph.nodes:
-        if not is_call(node, dot_interaction) or len(node.args) > 2 or not node.users:
+        if not is_call(node, *PLACES) or not node.users:
+            continue
+        before, behind = node.args[: PLACES[node.target]], node.args[PLACES[node.target] :]
+        if behind[:1] not in ((), (1,)):
             continue
         if not all(reads(user, node) for user in node.users):
             continue
@@ -38,7 +44,7 @@ def pad_pairs(graph: fx.Graph) -> dict[fx.Node, int]:
         zeros = -columns % PAD_TO
         if not zeros or not is_on_gpu(out.device) or at_most(rows, 1):  # of one row Inductor makes no matrix products
             continue
-        node.args = (*node.args, PAD_TO)
+        node.args = (*before, PAD_TO, *behind[1:])
         node.meta["example_value"] = padded(out, zeros)
         columns_of[node] = columns + zeros
         for user in list(node.users):

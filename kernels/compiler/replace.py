@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import add_mul_activation, add_relu, interaction, look_ups, mlp, outer, whole
+from . import add_mul_activation, add_relu, interaction, look_ups, lookup_interact, mlp, outer, whole
 from .columns import join_columns
 from .constants import Constants, base_of, may_write_inputs, readable
 from .forms import why_left
@@ -122,7 +122,8 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
     outers = list(outer.find(view))
     others = {node for answer in outers if isinstance(answer, Found) for node in answer.nodes}
     patterns = (
-        whole.find(view, constants, site_of), interaction.find(view, constants), outers,
+        whole.find(view, constants, site_of), lookup_interact.find(view, constants, site_of),
+        interaction.find(view, constants), outers,
         mlp.find(view, parameters, others),
         add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
@@ -134,8 +135,9 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
         elif not owners.keys() & answer.nodes:
             matches.append(answer)
             owners |= dict.fromkeys(answer.nodes, answer.op)
-    # What is told of a whole model is why it goes in parts.
-    declined = [item for item in declined if item.op == whole.OP or owners.get(item.node, item.op) == item.op]
+    # What is told of these is why they go in parts.
+    composites = whole.OP, lookup_interact.OP
+    declined = [item for item in declined if item.op in composites or owners.get(item.node, item.op) == item.op]
     unique = {(item.op, item.node, item.reason): item for item in declined}
     return [*matches, *unique.values()]
 

@@ -9,5 +9,6 @@
     shadow.py       whether a step is right: the same step in float64, from where it began
     steps.py        their steps by turns
     backend.py      torch.compile by backend="fused_kernels" beside Inductor; a command of its own
+    step_memory.py  a step's memory with the look-ups within the interaction's kernel, and without; a command of its own
     plain_loop.py   on a CPU, training from Parquet beside a loop over tensors in memory; a command of its own
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch.compiler import is_compiling
 
 from ... import runtime
 from ...device import launch
+from ...tracing import constant_in_a_graph
 from . import budget, packing, tiles
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
@@ -76,13 +76,6 @@ def takes_any_rows(backend: str, widths: str, dtype: torch.dtype, precision: str
     """The same of any number of rows, with and without a backward, as a compiled graph has them."""
     kinds = itertools.product(tiles.MOST_ROWS, (False, True))
     return all(takes(backend, rows, widths, dtype, precision, keep, device) for rows, keep in kinds)
-
-
-def constant_in_a_graph(function: Callable) -> Callable:
-    """torch.compile calls the function once, when it traces: as torch.compiler.assume_constant_result has it, for which
-    one imports Dynamo, and Triton with it."""
-    function._dynamo_marked_constant = True
-    return function
 
 
 @constant_in_a_graph

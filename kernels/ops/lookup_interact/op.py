@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...device.launch import architecture
 from ...dispatch.op import Op, Prepared, like
 from ...dispatch.refusals import autocasts, refuse_gradients
 from ..embedding_bags import reported
 from ..embedding_bags.op import check_bags
 from ..embedding_bags_sort.op import beside, embedding_bags_sort
-from . import eager
+from . import choice, eager
 
 
 def check(
@@ -61,16 +60,10 @@ def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
     )
 
 
-MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
-
-
 def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
     """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
-    columns, features, size = dense.shape[1], row_offsets.shape[0] - 1, dense.itemsize
-    by_tensor_cores = architecture(dense.device) >= 80 and (size == 2 or others[-1] == "tf32")
-    fits = 0 < features <= (31 if by_tensor_cores else 27) and columns and columns * size <= MOST_BYTES
-    fits = fits and columns * size % 16 == 0 and (size == 4 or (size == 2 and by_tensor_cores))
-    return "cuda" if fits else "eager"
+    shape = row_offsets.shape[0] - 1, dense.shape[1]
+    return "cuda" if choice.fits(*shape, dense.dtype, others[-1], dense.device) else "eager"
 
 
 LOOKED_UP = (

@@ -11,7 +11,7 @@ import kernels
 from ...check import Case, check, gradients
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
-from . import op
+from . import choice
 from .eager import width
 from .op import GRADIENTS, OP
 from .spec import draw
@@ -190,8 +190,26 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
          (26, torch.float16, "ieee", "eager")],
     )  # fmt: skip
     def test_auto_without_such_tensor_cores(self, monkeypatch, features, dtype, precision, expected):
-        monkeypatch.setattr(op, "architecture", lambda device: 75)
+        monkeypatch.setattr(choice, "architecture", lambda device: 75)
         assert OP.auto(*of_shape(2, features, 16, dtype=dtype, precision=precision).arguments()) == expected
+
+    @pytest.mark.parametrize(
+        ("rows", "columns", "dtype", "precision", "trains", "why"),
+        [(65536, 16, torch.float32, "tf32", True, ""), (65536, 128, torch.float32, "tf32", True, ""),
+         (65536, 16, torch.float32, "ieee", False, ""), (65536, 128, torch.bfloat16, "ieee", True, ""),
+         (65536, 16, torch.float32, "ieee", True, "16 numbers in full float32, with gradients, is not known"),
+         (65536, 64, torch.float32, "ieee", False, "64 numbers in full float32 is not known"),
+         (65536, 8, torch.float32, "tf32", False, "8 numbers by tensor cores is not known"),
+         (65536, 256, torch.bfloat16, "ieee", False, "256 numbers by tensor cores is not known"),
+         (65535, 16, torch.float32, "tf32", False, "for 65,536 rows and more"),
+         (65536, 16, torch.float64, "ieee", False, "a warp does not hold 26 vectors of 16 numbers, of torch.float64")],
+    )  # fmt: skip
+    def test_where_one_kernel_is_faster_than_two(self, rows, columns, dtype, precision, trains, why):
+        told = choice.why_in_two(rows, 26, columns, dtype, precision, False, trains, torch.device("cpu"))
+        assert why in told
+        assert bool(why) == bool(told)
+        of_bags = choice.why_in_two(rows, 26, columns, dtype, precision, True, trains, torch.device("cpu"))
+        assert bool(of_bags) == (bool(why) or trains)
 
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):
