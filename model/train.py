@@ -349,7 +349,8 @@ def _prepare(
             )
         else:
             batches[split] = CriteoBatches(data / split, size, **how)
-    _check_train_labels(data / "train", batches["train"])
+    check_labels = partial(_check_train_labels, data / "train", batches["train"])
+    ranks.of_first(check_labels) if ranks else check_labels()
     torch.manual_seed(settings.seed)
     vocabularies = None if config.hash is Hash.MODULUS else config.vocabularies(features)
     sparse_arch = SparseArch

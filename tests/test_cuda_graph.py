@@ -106,6 +106,28 @@ def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
     assert len(step.buffers[0]) == 4
 
 
+def test_a_batch_that_is_not_full_on_all_ranks_runs_uncaptured(fake_cuda, monkeypatch):
+    """However many rows of it are here."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: fake_cuda.append("synchronize"))
+    seen, full = [], iter((True, True, False, True, True, False, True))
+
+    def work(*batch: torch.Tensor) -> torch.Tensor:
+        if FakeGraph.capturing:
+            FakeGraph.capturing.work = lambda: seen.append("replay")
+        else:
+            seen.append("uncaptured")
+        return batch[0].sum()
+
+    step = GraphedStep(work, lambda: None, 4, torch.device("cpu"), is_full=lambda: next(full), mode="thread_local")
+    step.close()  # before there is a graph
+    for _ in range(7):
+        step(torch.ones(4), torch.ones(4, 1), torch.ones(4).long())
+    assert seen == ["uncaptured"] * 4 + ["replay", "uncaptured", "replay"]
+    step.close()
+    assert step.graph is None
+    assert fake_cuda[-1] == "synchronize"
+
+
 def test_what_a_replay_writes_has_a_new_version(fake_cuda):
     weight = torch.zeros(3, requires_grad=True)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint import CheckpointException
 
 from data.cli import UserError
 from data.output import complete_file
 from model.checkpoints import first_line, load_checkpoint, save_checkpoint
 from model.config import DLRMConfig
 from model.sharding.pieces import Sharding, pieces, tables_of
-from model.sharding.ranks import Agreed, Lost, told
+from model.sharding.ranks import Lost, SharedError, told
 
 RUN = "run.pt"
 WEIGHT = "sparse_arch.tables.weight"  # what run.pt has not
@@ -33,7 +33,8 @@ def write_pieces(folder: Path, of_rank: Mapping[str, Tensor], group) -> None:
     try:
         dcp.save(dict(of_rank), checkpoint_id=folder, process_group=group)
     except CheckpointException as error:
-        raise Agreed(f"{folder}: the checkpoint cannot be written, what was there is kept: {_first(error)}") from None
+        why = _first(error)
+        raise SharedError(f"{folder}: the checkpoint cannot be written, what was there is kept: {why}") from None
 
 
 def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
@@ -44,7 +45,7 @@ def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is asked for, without a group
             dcp.load(dict(wanted), checkpoint_id=folder, process_group=group, no_dist=group is None)
     except CheckpointException as error:
-        raise Agreed(f"{folder}: not a checkpoint, or a damaged one: {_first(error)}") from None
+        raise SharedError(f"{folder}: not a checkpoint, or a damaged one: {_first(error)}") from None
     except (OSError, RuntimeError) as error:
         if group is not None:
             raise Lost(first_line(error)) from error

@@ -32,7 +32,7 @@ BEAT = 0.25  # seconds between two notes of a rank that it lives
 PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
 
 
-class Agreed(UserError):
+class SharedError(UserError):
     """A mistake that all ranks raise: none of them is to be named."""
 
 
@@ -52,13 +52,16 @@ class Ranks:
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         self.device, self.doing = device, "at its beginning"
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
-        self._beating, self._ended = None, threading.Event()
+        self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
         limit = timedelta(seconds=timeout)
-        dist.init_process_group(backend, timeout=limit, **options)
-        self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
-        self.notes = self._connect()
-        self._beating = threading.Thread(target=self._beat, args=(self._connect(),), daemon=True)
+        try:
+            dist.init_process_group(backend, timeout=limit, **options)
+            self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
+            self.notes, beats = self._connect(), self._connect()
+        except RuntimeError as error:
+            raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
+        self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
         self._beating.start()
 
     @property
@@ -75,7 +78,7 @@ class Ranks:
                 answer[1] = told(error)
         dist.broadcast_object_list(answer, src=0, group=self.host)
         if answer[1]:
-            raise Agreed(answer[1])
+            raise SharedError(answer[1])
         return answer[0]
 
     def of_all(self, value: T) -> list[T]:
@@ -93,7 +96,7 @@ class Ranks:
             wrong = told(error)
         for rank, message in enumerate(self.of_all(wrong)):
             if message:
-                raise Agreed(f"rank {rank}: {message}" if self.world > 1 else message)
+                raise SharedError(f"rank {rank}: {message}" if self.world > 1 else message)
         return result
 
     def check_shared(self, folder: Path) -> None:
@@ -106,7 +109,7 @@ class Ranks:
                 token.unlink()
         if not all(seen):
             rank = seen.index(False)
-            raise Agreed(f"{folder}: rank {rank} does not see it; all hosts need it on a file system that they share")
+            raise SharedError(f"{folder}: rank {rank} does not see it; all hosts need it on a file system they share")
 
     @contextmanager
     def one_message(self) -> Iterator[None]:
@@ -114,12 +117,14 @@ class Ranks:
         the process group is left."""
         try:
             yield
-        except Interrupted as error:  # all stop at one step
             self._leave()
+        except Interrupted as error:  # all stop at one step
+            with suppress(RuntimeError):  # what was to be saved is
+                self._leave()
             if self.is_first:
                 raise
             sys.exit(128 + error.number)
-        except Agreed:
+        except SharedError:
             self._end(self.is_first)
             raise
         except (UserError, OSError, MemoryError) as error:
@@ -146,8 +151,6 @@ class Ranks:
             self._note(f"{type(error).__name__}: {error}")
             self._end(True, 1)
             raise
-        else:
-            self._leave()
 
     def _leave(self) -> None:
         dist.barrier(group=self.host)  # nobody destroys what another still uses
@@ -159,12 +162,11 @@ class Ranks:
         """SystemExit, unless this is the rank that speaks. Python's end is to be the process's: a group that has lost a
         rank would wait for its timeout, and let the others wait too."""
         self._ended.set()
-        with suppress(RuntimeError):
-            ended = self.notes.add("ended ranks", 1)
-            deadline = time.monotonic() + 2 * PATIENCE
-            while self.is_first and ended < self.world and time.monotonic() < deadline:  # the store may end with it
-                time.sleep(BEAT / 5)
-                ended = self.notes.add("ended ranks", 0)
+        ended = self._asked(lambda notes: notes.add("ended ranks", 1), self.world)
+        deadline = time.monotonic() + 2 * PATIENCE
+        while self.is_first and ended < self.world and time.monotonic() < deadline:  # the store may end with it
+            time.sleep(BEAT / 5)
+            ended = self._asked(lambda notes: notes.add("ended ranks", 0), self.world)
         atexit.register(_exit, status)
         if not speaks:
             sys.exit(status)
@@ -184,34 +186,36 @@ class Ranks:
                 beat += 1
                 store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
 
+    def _asked(self, question: Callable[[dist.Store], T], otherwise: T) -> T:
+        """The store's answer, while there is one."""
+        if self.notes is not None:
+            try:
+                return question(self.notes)
+            except RuntimeError:
+                self.notes = None
+        return otherwise
+
     def _note(self, message: str) -> None:
-        with suppress(RuntimeError):
-            self.notes.set("ended", f"rank {self.rank}: {message}")
+        self._asked(lambda notes: notes.set("ended", f"rank {self.rank}: {message}"), None)
 
     def _noted(self) -> str | None:
-        with suppress(RuntimeError):
-            if self.notes.check(["ended"]):
-                return self.notes.get("ended").decode()
-        return None
+        return self._asked(lambda notes: notes.get("ended").decode() if notes.check(["ended"]) else None, None)
 
     def _may_speak(self) -> bool:
-        try:
-            return self.notes.add("spoken", 1) == 1
-        except RuntimeError:  # with the store's rank: each that is left says so
-            return True
+        """Whether nobody has spoken before; without a store, whose rank is the first one, the next one does."""
+        return self._asked(lambda notes: notes.add("spoken", 1) == 1, self.rank == 1)
 
     def _why(self, error: Exception) -> str:
         """What is known of a collective that failed."""
-        try:
-            before = self._beats()
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                if noted := self._noted():
-                    return noted
-                time.sleep(BEAT)
-            after = self._beats()
-        except RuntimeError:
-            return f"another rank has ended, the first one likely, with the store that all share: {first_line(error)}"
+        before = self._beats()
+        deadline = time.monotonic() + PATIENCE
+        while self.notes is not None and time.monotonic() < deadline:
+            if noted := self._noted():
+                return noted
+            time.sleep(BEAT)
+        after = self._beats()
+        if self.notes is None:
+            return f"rank 0, or its torchrun, has ended, with the store that all share: {first_line(error)}"
         silent = [rank for rank in after if rank != self.rank and after[rank][0] == before.get(rank, after[rank])[0]]
         if silent:
             return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
@@ -221,8 +225,14 @@ class Ranks:
         return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
 
     def _beats(self) -> dict[int, list[str]]:
+        """(beat, doing, where) of each rank."""
         keys = {rank: f"beat {rank}" for rank in range(self.world)}
-        return {rank: self.notes.get(key).decode().split("\t") for rank, key in keys.items() if self.notes.check([key])}
+        return self._asked(
+            lambda notes: {
+                rank: notes.get(key).decode().split("\t") for rank, key in keys.items() if notes.check([key])
+            },
+            {},
+        )
 
 
 def _exit(status: int) -> None:

@@ -27,7 +27,7 @@ from model.sharding.checkpoints import (
     write_single,
 )
 from model.sharding.pieces import tables_of
-from model.sharding.ranks import Agreed, Ranks
+from model.sharding.ranks import Ranks, SharedError
 
 
 class ShardedRun(Run):
@@ -44,7 +44,7 @@ class ShardedRun(Run):
         try:
             super().check_losses()
         except UserError as error:  # the losses are the same on all ranks
-            raise Agreed(str(error)) from None
+            raise SharedError(str(error)) from None
 
     def _check_parameters(self) -> None:
         self.ranks.together(super()._check_parameters)
