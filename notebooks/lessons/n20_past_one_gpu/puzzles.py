@@ -114,6 +114,8 @@ SECONDS = 15  # after which a process is ended
 _ENDS = {
     "it does not end": "\nHint: Does each loop come to its end?",
     "it ended its process": "\nHint: Return a result: the caller goes on.",
+    "killed by SIGABRT": "\nHint: gloo aborts where more arrives than there is room for. Is what one rank sends to "
+    "another as large as what that one receives?",
 }
 OURS = "lessons.n20_past_one_gpu"
 

@@ -78,8 +78,10 @@ def timed(function: Callable, *arguments: object, **options: object) -> tuple[li
 
 
 def unknown(error: ValueError) -> str:
-    """What source_of says, for who has not asked for it."""
-    return f"{str(error).replace('isolated=True cannot carry', 'no other process knows')}: make it an argument"
+    """What source_of says, in words for who has not asked for it."""
+    text = str(error).replace("isolated=True takes", "give")
+    what = text.removeprefix("isolated=True cannot carry ")
+    return text if what == text else f"no other process knows {what}: make it an argument"
 
 
 def _ended(result: Path, status: int) -> object:
