@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import linecache
 import os
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
+from typing import final
 
 import pytest
+import torch
 
 from kernels.check import Case, check, isolated
 from kernels.check.isolated import source_of
@@ -143,3 +147,37 @@ def test_a_parameter_is_not_the_global_of_its_name(tmp_path):
     assert "BIAS = 1" in done.stdout
     assert "BLOCK = 1024" in done.stdout
     assert "zeros" not in done.stdout
+
+
+NOTEBOOK_CLASS = """
+class Other:
+    def scale(self): return 1
+
+@final
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * SCALE
+
+    @staticmethod
+    def backward(ctx, grad):
+        return SCALE * grad
+"""
+
+
+def test_a_notebooks_class_is_carried_by_the_text_of_its_cell(monkeypatch):
+    """inspect knows no file of it: its module, __main__, has none."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(linecache.cache, "<cell>", (0, None, NOTEBOOK_CLASS.splitlines(keepends=True), "<cell>"))
+    vars(main).update(torch=torch, SCALE=2, final=final)
+    exec(compile(NOTEBOOK_CLASS, "<cell>", "exec"), vars(main))
+    name, source = source_of(main.Doubled)
+    assert name == "Doubled"
+    assert "SCALE = 2\n" in source
+    assert "\n@final\nclass Doubled(torch.autograd.Function):\n" in source
+    assert source.endswith("return SCALE * grad\n\n")
+    assert "Other" not in source
+    monkeypatch.setitem(linecache.cache, "<cell>", (0, None, [], "<cell>"))
+    with pytest.raises(ValueError, match="cannot carry Doubled: its text is not known"):
+        source_of(main.Doubled)

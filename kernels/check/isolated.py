@@ -6,9 +6,11 @@ notebook defines as source, what modules define as imports, numbers and names as
 
 from __future__ import annotations
 
+import ast
 import dis
 import inspect
 import json
+import linecache
 import os
 import signal
 import subprocess
@@ -88,12 +90,12 @@ def _how(status: int, errors: str) -> str:
 
 
 def source_of(function: Callable) -> tuple[str, str]:
-    """(the function's name, the text of a module that defines it and all that it names).
+    """(the name of the function or class, the text of a module that defines it and all that it names).
 
     Raises ValueError, naming what cannot be written down: a lambda, a closure's variable, an object.
     """
     plain = inspect.unwrap(getattr(function, "fn", function))
-    if not inspect.isfunction(plain) or plain.__name__ == "<lambda>":
+    if not (inspect.isfunction(plain) or inspect.isclass(plain)) or plain.__name__ == "<lambda>":
         raise ValueError(f"isolated=True takes a function defined with def; got {function!r}")
     parts: dict[str, str] = {}
     _carry(plain.__name__, function, parts)
@@ -129,12 +131,27 @@ def _carry(name: str, value: object, parts: dict[str, str]) -> None:
 def _definition(function: Callable, parts: dict[str, str]) -> str:
     if getattr(function, "__closure__", None):
         raise ValueError(f"isolated=True cannot carry {function.__name__}: it uses variables of a function around it")
-    text = textwrap.dedent(inspect.getsource(function))
+    text = textwrap.dedent(_class_text(function) if inspect.isclass(function) else inspect.getsource(function))
     scope = getattr(function, "__globals__", None) or vars(sys.modules[function.__module__])
     for name in _globals(compile(text, "<source>", "exec", dont_inherit=True)):
         if name in scope and name != function.__name__:
             _carry(name, scope[name], parts)
     return text
+
+
+def _class_text(class_: type) -> str:
+    """inspect's; it knows no file of a notebook's class, so that is found by a method of it."""
+    try:
+        return inspect.getsource(class_)
+    except (OSError, TypeError):
+        methods = (getattr(member, "__func__", member) for member in vars(class_).values())
+        file = next((method.__code__.co_filename for method in methods if inspect.isfunction(method)), "")
+        lines = linecache.getlines(file)
+        for node in ast.walk(ast.parse("".join(lines))):
+            if isinstance(node, ast.ClassDef) and node.name == class_.__name__:
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                return "".join(lines[first - 1 : node.end_lineno])
+        raise ValueError(f"isolated=True cannot carry {class_.__name__}: its text is not known") from None
 
 
 def _globals(code: CodeType) -> Iterator[str]:
