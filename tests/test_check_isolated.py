@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import itertools
 import linecache
 import os
 import subprocess
 import sys
 import time
 import types
+from math import isfinite
 from pathlib import Path
 from typing import final
 
@@ -134,6 +136,16 @@ def test_what_cannot_be_carried_is_named():
 def test_a_modules_function_is_imported():
     name, source = source_of(add_relu)
     assert (name, source) == ("add_relu", "from kernels.ops.add_relu.eager import add_relu as add_relu\n")
+    assert source_of(itertools.accumulate)[1] == "from itertools import accumulate as accumulate\n"
+
+
+def uses_a_function_of_c(x):
+    return isfinite(x)
+
+
+def test_a_function_of_c_is_imported(monkeypatch):
+    monkeypatch.setattr(uses_a_function_of_c, "__module__", "__main__")
+    assert source_of(uses_a_function_of_c)[1].startswith("from math import isfinite as isfinite\n")
 
 
 def test_a_parameter_is_not_the_global_of_its_name(tmp_path):

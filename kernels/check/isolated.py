@@ -111,11 +111,10 @@ def _carry(name: str, value: object, parts: dict[str, str]) -> None:
     home = getattr(plain, "__module__", None)
     if isinstance(value, ModuleType):
         text = f"import {value.__name__} as {name}"
+    elif _is_imported(plain, home):
+        text = f"from {home} import {plain.__name__} as {name}"
     elif inspect.isfunction(plain) or inspect.isclass(value):
-        if home not in ("__main__", None) and getattr(sys.modules.get(home), "__file__", None):
-            text = f"from {home} import {plain.__name__} as {name}"
-        else:
-            text = _definition(plain, parts)
+        text = _definition(plain, parts)
     elif isinstance(value, bool | int | float | str | torch.dtype | None):
         text = f"{name} = {value!r}"
         if isinstance(value, torch.dtype):
@@ -126,6 +125,13 @@ def _carry(name: str, value: object, parts: dict[str, str]) -> None:
         raise ValueError(f"isolated=True cannot carry {name}, a {type(value).__name__}")
     del parts[name]  # to stand behind what it needs
     parts[name] = text
+
+
+def _is_imported(value: object, home: str | None) -> bool:
+    """Whether another process finds the function or class in the module of that name, Python's own included."""
+    if home in ("__main__", None) or not (inspect.isroutine(value) or inspect.isclass(value)):
+        return False
+    return home in sys.builtin_module_names or bool(getattr(sys.modules.get(home), "__file__", None))
 
 
 def _definition(function: Callable, parts: dict[str, str]) -> str:

@@ -13,20 +13,21 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lessons.n20_past_one_gpu.one_rank import in_words, is_left, is_waiting
 
 POISON = 99  # what a new tensor holds; no input has it
 SLOW = 0.1  # seconds by which one rank comes later than the others
-COLLECTIVES = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list",
-    "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter", "barrier", "monitored_barrier",
-    "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv",
-)  # fmt: skip
 WAITS = (
     "this rank waits for what another does not do. Each isend needs an irecv at the other rank. send and recv wait "
     "themselves: if every rank begins with send, none comes to receive. Start all with isend and irecv, then wait()."
 )
+GLOO = {  # what it says, and what to think of
+    "Pair is not connected": "gloo has no connection from a rank to itself. The part for this rank is copied.",
+    "ProcessGroupGloo::alltoall: invalid tensor size": "gloo's all_to_all takes parts of one size only; "
+    "all_to_all_single takes any.",
+}
 
 
 def _call(told: str, hint: str, answer: Callable, *arguments: object) -> object:
@@ -44,7 +45,8 @@ def _call(told: str, hint: str, answer: Callable, *arguments: object) -> object:
         raise failure
     if isinstance(failure, NameError | AttributeError | TypeError):  # the line says all
         raise AssertionError(f"{told}{words}") from failure
-    raise AssertionError(f"{told}{words}\nHint: {WAITS if is_waiting(words) else hint}") from failure
+    hint = WAITS if is_waiting(words) else next((GLOO[said] for said in GLOO if said in words), hint)
+    raise AssertionError(f"{told}{words}\nHint: {hint}") from failure
 
 
 @contextmanager
@@ -99,22 +101,22 @@ def _poisoned() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _collectives() -> Iterator[list[str]]:
-    """The names of the functions of dist that are called in here."""
-    called: list[str] = []
+class _Calls(TorchDispatchMode):
+    """names: the operators of torch.distributed that are called in here, by whichever function."""
 
-    def noted(name: str) -> Callable:
-        function = getattr(dist, name)
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
 
-        def call(*arguments, **named):
-            called.append(name)
-            return function(*arguments, **named)
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the skip would import Dynamo, in each rank anew
 
-        return call
-
-    with mock.patch.multiple(dist, **{name: noted(name) for name in COLLECTIVES}):
-        yield called
+    def __torch_dispatch__(self, op, types, arguments=(), named=None):
+        name = op.name().partition("::")[2]
+        if "c10d" in op.namespace and name not in ("wait_tensor", "_wrap_tensor_autograd"):
+            self.names.append(name.partition(".")[0].strip("_"))
+        return op(*arguments, **named or {})
 
 
 def _first(got: Tensor, want: Tensor) -> str:
@@ -132,13 +134,14 @@ def _numbers(x: Tensor) -> str:
 # exchange -------------------------------------------------------------------------------------------------------------
 
 
+_LIKE_X = "what arrives has x's dtype, and all its dimensions but the first"
+
+
 def _matrices(world: int) -> Iterator[tuple[str, list[list[int]], tuple[int, ...], torch.dtype, str]]:
     """(case, how many go from s to r as [s][r], the shape of one, dtype, hint)"""
     order = "the first send[0] of x go to rank 0, the next send[1] to rank 1; what arrives lies in the same order."
     yield "one vector to each rank", [[1] * world] * world, (4,), torch.float32, order
-    yield "ids", [[3] * world] * world, (), torch.int32, (
-        "what arrives has x's dtype, and all its dimensions but the first: x.new_empty(number, *x.shape[1:])."
-    )
+    yield "ids", [[3] * world] * world, (), torch.int32, f"{_LIKE_X}: x.new_empty(number, *x.shape[1:])."
     uneven = [[1 + (s + 2 * r) % 3 for r in range(world)] for s in range(world)]
     yield "as many as the splits say", uneven, (2,), torch.float32, (
         "send has the sizes of x's parts, and receive those of the result's."
@@ -148,9 +151,7 @@ def _matrices(world: int) -> Iterator[tuple[str, list[list[int]], tuple[int, ...
     yield "no rows at all", [[0] * world] * world, (4,), torch.float32, "a part may be empty, and so may all."
     own = [[2 if r == s else 0 for r in range(world)] for s in range(world)]
     yield "each to itself alone", own, (2,), torch.float32, "the part for this rank is copied: it need not travel."
-    yield "blocks of a matrix", [[2] * world] * world, (2, 3), torch.bfloat16, (
-        "what arrives has x's dtype, and all its dimensions but the first."
-    )
+    yield "blocks of a matrix", [[2] * world] * world, (2, 3), torch.bfloat16, f"{_LIKE_X}."
     yield "a view", uneven, (5,), torch.float32, (
         "x may be a view, whose numbers do not lie side by side: x.contiguous()."
     )
@@ -180,7 +181,7 @@ def hold_exchange(answer: Callable) -> int:
             got = _call(told, hint, answer, x, [*send], [*receive])
         assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
         assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {hint}"
-        assert got.dtype == want.dtype, f"{told}dtype: expected {want.dtype}, got {got.dtype}\nHint: {hint}"
+        assert got.dtype == want.dtype, f"{told}dtype: expected {want.dtype}, got {got.dtype}\nHint: {_LIKE_X}."
         assert torch.equal(x, kept), f"{told}x was changed\nHint: what arrives goes to a tensor of its own."
         if not torch.equal(got, want):
             hint = _mistake(got, [[*part] for part in parts], rank, receive) or hint
@@ -204,7 +205,7 @@ def _mistake(got: Tensor, parts: list[list[Tensor]], rank: int, receive: list[in
     if torch.equal(got, torch.cat([part[rank] for part in reversed(parts)])):
         return "what arrives lies in the order of the ranks that it comes from, rank 0 first."
     if right[rank] and not any(right[:rank] + right[rank + 1 :]):
-        return "each rank gets its own part: parts[other] goes to rank `other`, and places[other] is filled from it."
+        return "part r of x goes to rank r, and part r of the result comes from rank r."
     return ""
 
 
@@ -225,12 +226,14 @@ def hold_backward(answer: type) -> int:
         arrived = [sum(row[r] for row in sizes) for r in range(world)]
         grads = [torch.rand(number, 3, generator=generator) for number in arrived]
         send, receive = sizes[rank], [row[rank] for row in sizes]
+        sent = torch.cat([x.split(row)[rank] for x, row in zip(inputs, sizes, strict=True)])
         # What rank r received from s is part s of its grads: so part `rank` of each rank's comes back here.
         back = torch.cat([g.split([row[r] for row in sizes])[rank] for r, g in enumerate(grads)])
         told = f"backward, case {case}: rank {rank} of {world}: "
         x = inputs[rank].requires_grad_()
         hint = "the gradient of what was sent comes from where it was sent: exchange(grad, receive, send)."
         out = _call(told, "forward stays as it is.", answer.apply, x, [*send], [*receive])
+        assert torch.equal(out, sent), f"{told}forward gives something else than exchange\nHint: it stays as it is."
         kept = grads[rank].clone()
 
         def differentiate(out=out, x=x, grad=grads[rank]):
@@ -247,6 +250,7 @@ def hold_backward(answer: type) -> int:
                 (world, f"a rank's loss is the mean of its own rows. All rows are {world} times as many: "
                         "each gradient counts for 1/W."),
                 (1 / world, "1/W once is enough."),
+                (world**2, "each gradient counts for 1/W, and not for W."),
             ):
                 if torch.allclose(got, want * factor, rtol=1e-5, atol=1e-7):
                     hint = words
@@ -291,8 +295,12 @@ def hold_agree(answer: Callable) -> int:
             p.grad = grad.clone()
         told = f"agree, case {case}: rank {rank} of {world}: "
         loss = torch.tensor(losses[rank], requires_grad=True) * 1
-        with _collectives() as called:
+        with _Calls() as called:
             got = _call(told, hint, answer, parameters, loss, stops[rank])
+        assert called.names, (
+            f"{told}this rank calls no other\nHint: all ranks make the same call in each step, also one that was told "
+            "to stop: the others wait for it."
+        )
         pair = isinstance(got, tuple | list) and len(got) == 2
         assert pair, f"{told}must return the mean loss and whether to stop; got {type(got).__name__}"
         mean, stop = (value.item() if hasattr(value, "item") else value for value in got)
@@ -310,8 +318,8 @@ def hold_agree(answer: Callable) -> int:
         assert loss.item() == losses[rank] or loss.isnan(), (
             f"{told}loss was changed\nHint: all_reduce writes into its tensor: give it one of your own."
         )
-        assert len(called) == 1, (
-            f"{told}right, but {len(called)} calls of dist: {', '.join(called)}\n"
+        assert len(called.names) == 1, (
+            f"{told}right, but by {len(called.names)} calls: {', '.join(called.names)}\n"
             "Hint: each call waits for all ranks. Put everything into one flat tensor: torch.cat."
         )
     return len(cases)

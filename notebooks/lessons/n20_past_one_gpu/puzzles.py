@@ -67,7 +67,9 @@ def _check_route(answer: Callable) -> str:
         assert triple, f"{told}must return the ids, what to send and what to receive; got {type(got).__name__}"
         assert torch.equal(ids, kept), f"{told}ids were changed\nHint: the caller still needs them."
         for name, splits, right in zip(("send", "receive"), got[1:], want[1:], strict=True):
-            assert isinstance(splits, list | tuple), f"{told}{name} must be a list; got {type(splits).__name__}"
+            assert isinstance(splits, list | tuple), (
+                f"{told}{name} must be a list; got {type(splits).__name__}\nHint: a list of numbers that the host has."
+            )
             other = next((size for size in splits if not isinstance(size, Integral)), None)
             assert other is None, f"{told}{name}: a size is an int; got {other!r}"
             if [*splits] != right:
@@ -124,7 +126,7 @@ def _in_processes(name: str, job: str) -> Callable[[object], str]:
     """Asks an answer in 2 and in 3 processes."""
 
     def check(answer: object) -> str:
-        if isinstance(answer, type) and not hasattr(answer, "apply"):
+        if (isinstance(answer, type) or name == "backward") and not hasattr(answer, "apply"):
             raise AssertionError("give the torch.autograd.Function itself")
         if not callable(answer):
             raise AssertionError(f"give the function itself; got {type(answer).__name__}")
