@@ -10,6 +10,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from math import inf, nan
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import module
 from model import DLRM, Interaction, Preset, fused, preset
-from model.bench import step_memory
+from model.bench import step_memory, trainer
 from model.config import Hash, Kernels, Optimizer, Precision, TableOptimizer
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
@@ -360,3 +361,8 @@ def test_the_bench_of_its_memory(monkeypatch):
     monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, -1.0)
     rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
     assert all(row["match"].startswith("FAILED: losses") and "ms" not in row for row in rows)
+    losses = iter([1.0] * (step_memory.STEPS + 1) + [nan] * step_memory.STEPS)  # of the second way all but the first
+    monkeypatch.setattr(trainer, "make_step", lambda *_, **__: lambda *batch: torch.tensor(next(losses)))
+    monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, inf)
+    rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
+    assert all(row["match"].startswith("FAILED: losses nan") for row in rows)
