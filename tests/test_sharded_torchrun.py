@@ -96,13 +96,13 @@ def unbroken(data, tmp_path_factory) -> torch.Tensor:
     return losses(run.folder)
 
 
-def test_ten_times_terminated_and_resumed(data, tmp_path, unbroken):
+def test_terminated_again_and_again_and_resumed(data, tmp_path, unbroken):
     """Each time all ranks stop after the same step, with one checkpoint and one message."""
     saved = ""
-    for number in range(10):
+    for number in range(3):  # a start of torchrun takes ten seconds
         run = Torchrun(tmp_path / "run", data, "--checkpoint-every", "5", *(["--resume"] if number else []))
         run.until_saved(but=saved)
-        time.sleep(0.03 * number)
+        time.sleep(0.1 * number)
         run.process.terminate()
         assert run.end() != 0
         assert len(run.messages()) == number + 1, run.said()

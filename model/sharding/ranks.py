@@ -61,6 +61,7 @@ class Ranks:
             self.notes, beats = self._connect(), self._connect()
         except RuntimeError as error:
             raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
+        self._tell(beats, 0)  # now: a rank may be killed at any time
         self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
         self._beating.start()
 
@@ -184,7 +185,10 @@ class Ranks:
         with suppress(RuntimeError):
             while not self._ended.wait(BEAT):
                 beat += 1
-                store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
+                self._tell(store, beat)
+
+    def _tell(self, store: dist.Store, beat: int) -> None:
+        store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
 
     def _asked(self, question: Callable[[dist.Store], T], otherwise: T) -> T:
         """The store's answer, while there is one."""
@@ -207,6 +211,7 @@ class Ranks:
 
     def _why(self, error: Exception) -> str:
         """What is known of a collective that failed."""
+        time.sleep(BEAT)  # the last beat of a rank that was killed may still be on its way
         before = self._beats()
         deadline = time.monotonic() + PATIENCE
         while self.notes is not None and time.monotonic() < deadline:
