@@ -74,9 +74,9 @@ class LookUp(NamedTuple):
     sorted_ids: tuple[Tensor, ...] | None = None
 
 
-def versions_of(rows: Tensor, offsets: Tensor | None) -> tuple[int, ...]:
+def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
     """How often each was written to in place, where PyTorch counts it."""
-    return tuple(ids._version for ids in (rows, offsets) if ids is not None and not ids.is_inference())
+    return tuple(one._version for one in tensors if one is not None and not one.is_inference())
 
 
 class FusedTables(BatchedTables):
@@ -89,7 +89,7 @@ class FusedTables(BatchedTables):
     several backwards (accumulation), and look-ups that activation checkpointing does twice. What no backward reaches,
     and what is looked up under torch.no_grad or in eval(), is not there; a step after look-ups in eval() alone warns.
     Until `TableUpdate`'s step or zero_grad (a module's own knows nothing of it) each backward keeps a batch's gradient
-    more. Ids and offsets must stay as they are until then.
+    more. Ids and offsets must stay as they are until then; so must weight between `interact` and its backward.
 
     One process: DistributedDataParallel averages the gradients that parameters have, and sees none of these, so that
     each process would train tables of its own. A look-up in training raises where torch.distributed has several; those
@@ -165,6 +165,12 @@ class FusedTables(BatchedTables):
                 "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
             )
 
+        if self.weight.requires_grad:
+            raise RuntimeError(
+                "FusedTables: weight requires a gradient, and none comes to it: call weight.requires_grad_(False); "
+                "TableUpdate trains it all the same"
+            )
+
         versions = versions_of(rows, offsets)
 
         def keep(embeddings: Tensor) -> None:
@@ -196,25 +202,29 @@ class FusedTables(BatchedTables):
 
 class _Interaction(torch.autograd.Function):
     """kernels.lookup_interact, whose gradients are those of dense and of the vectors, [B, F, D]: the second argument
-    stands for these. The ids are kept as they are: what was made in inference_mode cannot be saved."""
+    stands for these. Ids are kept as they are: what was made in inference_mode cannot be saved. So are tables, of which
+    a hook of saved tensors (torch.autograd.graph.save_on_cpu) would make a copy."""
 
     @staticmethod
     def forward(
         ctx, dense: Tensor, vectors: Tensor, weight: Tensor, row_offsets: Tensor, rows: Tensor, offsets: Tensor | None,
         pad_to: int, precision: str, backend: str,
     ) -> Tensor:
-        ctx.save_for_backward(dense, weight, row_offsets)
-        ctx.ids, ctx.versions, ctx.how = (rows, offsets), versions_of(rows, offsets), (precision, backend)
+        ctx.save_for_backward(dense)
+        ctx.looked_up, ctx.how = (weight, row_offsets, rows, offsets), (precision, backend)
+        ctx.versions = versions_of(*ctx.looked_up)
         return kernels.lookup_interact(dense, weight, row_offsets, rows, offsets, pad_to, precision, backend=backend)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        if versions_of(*ctx.ids) != ctx.versions:
-            raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and its backward")
+        if versions_of(*ctx.looked_up) != ctx.versions:
+            raise RuntimeError(
+                "FusedTables: tables, ids or offsets were written to between their look-up and its backward"
+            )
         precision, backend = ctx.how
         dense, vectors = kernels.lookup_interact_gradients(
-            gradient, *ctx.saved_tensors, *ctx.ids, precision, backend=backend
+            gradient, *ctx.saved_tensors, *ctx.looked_up, precision, backend=backend
         )
         return dense, vectors, *[None] * 7
 

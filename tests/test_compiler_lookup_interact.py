@@ -159,6 +159,15 @@ def test_few_rows_are_two_and_a_graph_knows_which():
     assert any("for 4 rows and more" in sentence for sentence in recorded.declined)
 
 
+@pytest.mark.parametrize("rows", [2, 6])
+def test_in_a_whole_model_nothing_is_told_of_it(rows):
+    bottom, top = nn.Sequential(nn.Linear(D, D), nn.ReLU()), nn.Linear(D + V * (V - 1) // 2, 1)
+    model = of(then=lambda m, dense, v: under_a_layer(m, m.bottom(dense), v), bottom=bottom, top=top)
+    explained = kernels.explain(model.requires_grad_(False), *inputs(rows))
+    assert [one.op for one in explained.replaced] == ["dlrm_forward"]
+    assert not explained.declined
+
+
 def test_rows_are_filled_up_for_the_layer_behind():
     (replaced, *_) = kernels.explain(REPLACED["under_a_layer"](), *inputs()).replaced
     assert replaced.note == "3 tables of width 16, one id each, tf32, rows filled up to 24 columns"

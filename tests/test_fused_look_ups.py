@@ -10,6 +10,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from math import inf, nan
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import module
 from model import DLRM, Interaction, Preset, fused, preset
-from model.bench import step_memory
+from model.bench import step_memory, trainer
 from model.config import Hash, Kernels, Optimizer, Precision, TableOptimizer
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
@@ -279,14 +280,30 @@ def test_in_eval_a_step_warns(tables, look_up):
         TableUpdate(tables, SGD, 0.1).step()
 
 
-@pytest.mark.parametrize(("written", "message"), [("ids", "ids or offsets were written to"), ("weight", "inplace")])
-def test_what_is_written_to_before_the_backward_is_refused(tables, look_up, written, message):
+@pytest.mark.parametrize("written", ["ids", "weight"])
+def test_what_is_written_to_before_the_backward_is_refused(tables, look_up, written):
     out = interacted(tables, *look_up).sum()
     with torch.no_grad():
         {"ids": look_up[1], "weight": tables.weight}[written].zero_()
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(RuntimeError, match="tables, ids or offsets were written to between their look-up and"):
         out.backward()
     assert not tables.looked_up
+
+
+def test_a_hook_of_saved_tensors_sees_no_tables(tables, look_up):
+    """save_on_cpu would copy them all."""
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: seen.append(one) or one, lambda one: one):
+        interacted(tables, *look_up).sum().backward()
+    assert [one.shape for one in seen] == [look_up[0].shape]
+
+
+@pytest.mark.parametrize("is_in_one", [False, True])
+def test_tables_that_are_to_have_a_gradient_are_refused(tables, look_up, is_in_one):
+    """As by model.requires_grad_(): none would come."""
+    tables.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"weight requires a gradient, .* weight.requires_grad_\(False\)"):
+        interacted(tables, *look_up) if is_in_one else tables(look_up[1])
 
 
 def test_ids_that_were_made_in_inference_mode_and_a_dense_vector_without_a_gradient(tables, look_up):
@@ -344,3 +361,8 @@ def test_the_bench_of_its_memory(monkeypatch):
     monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, -1.0)
     rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
     assert all(row["match"].startswith("FAILED: losses") and "ms" not in row for row in rows)
+    losses = iter([1.0] * (step_memory.STEPS + 1) + [nan] * step_memory.STEPS)  # of the second way all but the first
+    monkeypatch.setattr(trainer, "make_step", lambda *_, **__: lambda *batch: torch.tensor(next(losses)))
+    monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, inf)
+    rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
+    assert all(row["match"].startswith("FAILED: losses nan") for row in rows)

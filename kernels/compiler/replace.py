@@ -135,9 +135,13 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
         elif not owners.keys() & answer.nodes:
             matches.append(answer)
             owners |= dict.fromkeys(answer.nodes, answer.op)
-    # What is told of these is why they go in parts.
-    composites = whole.OP, lookup_interact.OP
-    declined = [item for item in declined if item.op in composites or owners.get(item.node, item.op) == item.op]
+
+    def is_told(item: Declined) -> bool:
+        owner = owners.get(item.node, item.op)
+        # Of a composite why it goes in parts, unless a whole model is found, of which it would be a part.
+        return owner == item.op or (item.op in (whole.OP, lookup_interact.OP) and owner != whole.OP)
+
+    declined = filter(is_told, declined)
     unique = {(item.op, item.node, item.reason): item for item in declined}
     return [*matches, *unique.values()]
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,7 +86,8 @@ def cell(
             row["loss"] = losses[way][-1]
             steps[way] = lambda step=step: step(*next(turns))
     if len(steps) == len(rows):
-        apart = max(abs(a - b) / max(1, abs(a)) for a, b in zip(*losses.values(), strict=True))
+        first, second = map(np.array, losses.values())
+        apart = float(np.max(abs(first - second) / np.maximum(1, abs(first))))  # NaN where a loss is
         for row in rows.values():
             row["loss_apart"] = apart
             if not apart <= CLOSE[precision]:

@@ -167,6 +167,14 @@ def test_the_stop_leaves_no_library_in_its_middle():
         assert library["inside"] == []
 
 
+def test_a_debugger_that_comes_later_finds_no_end():
+    with pytest.raises(limits.TooLong), limits.seconds(0.01, {__file__}):
+        endless()
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    sys.settrace(before)  # before each line of this function whoever traces it is asked
+
+
 def sleeps(*arguments):
     time.sleep(3600)
 
