@@ -143,7 +143,7 @@ def update_otherwise(monkeypatch, gradient_and_squares):
 
     gradient_and_squares: of (place int64 [B F] of each id's row among the U, gradients [B F, D], sums [U, D])."""
 
-    def update(rule, tables, *arguments, eps=0.0, sorted_ids=None, backend="auto"):
+    def update(rule, tables, *arguments, eps=0.0, sorted_ids=None, backend="auto", deterministic=True):
         *state, row_offsets, indices, grad, rate, offsets = arguments
         rows, sums = eager.row_gradients(tables, row_offsets, indices, grad, offsets, "sum", None, None)
         place = torch.searchsorted(rows, (indices + row_offsets[:-1]).flatten())

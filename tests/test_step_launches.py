@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable, i
     if not in_one:
         monkeypatch.setattr(fused, "looks_up", lambda *_: False)
     look_up = kernels.embedding_bags
-    monkeypatch.setattr(kernels, "embedding_bags", lambda *arguments: look_up(*arguments, backend="cuda"))
+    monkeypatch.setattr(kernels, "embedding_bags", partial(look_up, backend="cuda"))
     config = replace(preset("main").model, cardinalities=(7,) * 26, kernels=Kernels.FUSED)
     mlps = Optimizer(rule)
     model = DLRM(config)
