@@ -121,6 +121,11 @@ def _call(number: int, item: T, function: Callable[..., R], topic: str | None) -
         return error
 
 
+def memory_of(number: int) -> int:
+    """Bytes for a task of each of so many processes of this machine. Raises UserError without the packages."""
+    return int(SHARE * _distributed().system.MEMORY_LIMIT / number)
+
+
 @contextmanager
 def processes(number: int, progress: bool = False) -> Iterator[Workers]:
     """So many of this machine, of one thread each. Raises UserError without the packages."""
@@ -154,8 +159,7 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
                 opened.callback(_close, client)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        memory = int(SHARE * distributed.system.MEMORY_LIMIT / number)
-        yield Workers(client, f"{number} processes", memory, progress)
+        yield Workers(client, f"{number} processes", memory_of(number), progress)
 
 
 @contextmanager

@@ -57,8 +57,8 @@ def _counts_beside(path: Path) -> Path:
 
 
 def merged(parts: list[Counts]) -> Iterator[pa.Table]:
-    """(id uint32, count int64), most frequent first, equal counts by id, in tables of WINDOW rows; the last has the
-    rest. parts: in ascending order of their ids."""
+    """(id uint32, count int64), most frequent first, equal counts by id, in tables of WINDOW rows, at least one;
+    the last has the rest. parts: in ascending order of their ids."""
     return _windows(_in_order(parts))
 
 
@@ -81,7 +81,7 @@ def _in_order(parts: list[Counts]) -> Iterator[_Columns]:
 
 
 def _windows(parts: Iterable[_Columns]) -> Iterator[pa.Table]:
-    held, rows = [], 0
+    held, rows = [(np.empty(0, np.uint32), np.empty(0, np.int64))], 0  # so there is a table, if of no rows
     for part in parts:
         start = 0
         while start < len(part[0]):
@@ -90,7 +90,7 @@ def _windows(parts: Iterable[_Columns]) -> Iterator[pa.Table]:
             if rows == WINDOW:
                 yield _table(held)
                 held, rows = [], 0
-    if rows:
+    if held:
         yield _table(held)
 
 

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
 from data.cluster import cluster as dask_cluster
+from data.cluster import memory_of
 from data.cluster import processes as dask_processes
 from data.dataset import Ends, write_dataset
 from data.files import by_numbers, check_once, out_of_order
@@ -138,20 +139,25 @@ def preprocess(
     )
     if processes or cluster:
         tasks = _tasks(inputs, schema, by)
-        ends = partial(_ends_of_days, [task.name for task in tasks]) if by == "days" else None
+        ends = partial(_ends_of_days, inputs[-1], [task.name for task in tasks]) if by == "days" else None
+        if processes:  # before they are started
+            _check_memory(memory or memory_of(processes), PROCESS, "--memory" if memory else f"--processes {processes}")
         opened = dask_processes(processes, progress) if processes else dask_cluster(cluster, progress)
         with bar() as report.bar:
             rows = write_pieces(
                 tasks, out, opened, report.add, skips=on_bad_line == "skip", ends=ends,
-                most=lambda those: _most(memory or those.memory, PROCESS, f"each task on {those.name}"), **settings,
+                most=lambda those: _most(
+                    memory or those.memory, PROCESS, "--memory" if memory else those.name, f"each task on {those.name}"
+                ),
+                **settings,
             )
     else:
         files: list[Path] = []  # of each chunk
-        most = None if memory is None else _most(memory, THREADS, "this process") // COUNTING
+        most = None if memory is None else _most(memory, THREADS, "--memory", "this process") // COUNTING
         with bar() as report.bar:
             rows = write_dataset(
                 _chunks(inputs, schema, by, on_bad_line, report, files), out, workers=workers,
-                ends=partial(_ends_of_days, files) if by == "days" else None, most=most, **settings,
+                ends=partial(_ends_of_days, inputs[-1], files) if by == "days" else None, most=most, **settings,
             )
     for name, number in rows.items():
         if not number and by == "column":
@@ -175,13 +181,17 @@ def _check_names(files: list[Path], schema: Schema) -> None:
             raise UserError(f"schema: [split] {name}: expected a file among the inputs for {patterns}, found none")
 
 
-def _most(memory: int, fixed: int, who: str) -> int:
-    """How many counts of ids may be held in so many bytes, of which `fixed` are needed for all else; says it."""
+def _check_memory(memory: int, fixed: int, whose: str) -> None:
+    """Raise UserError if so many bytes, of which `fixed` are needed for all else, hold too few counts of ids."""
+    least = fixed + LEAST * BYTES_AN_ID
+    if memory < least:
+        raise UserError(f"{whose}: expected at least {least / 2**30:.2f} GiB, got {memory / 2**30:.2f}")
+
+
+def _most(memory: int, fixed: int, whose: str, who: str) -> int:
+    """How many counts of ids may be held, with the arguments of `_check_memory`; says it."""
+    _check_memory(memory, fixed, whose)
     most = (memory - fixed) // BYTES_AN_ID
-    if most < LEAST:
-        raise UserError(
-            f"--memory: expected at least {(fixed + LEAST * BYTES_AN_ID) / 2**30:.2f} GiB, got {memory / 2**30:.2f}"
-        )
     logger.info("{} takes at most {:.2f} GiB: it counts {:,} ids at a time", who, memory / 2**30, most)
     return most
 
@@ -207,9 +217,12 @@ def _tasks(inputs: list[Path], schema: Schema | None, by: str) -> list[Task]:
     ]
 
 
-def _ends_of_days(files: list[Path], sizes: list[int]) -> Ends:
-    """files: that the rows are of."""
-    train = sum(size for file, size in zip(files, sizes, strict=True) if file != files[-1])
+def _ends_of_days(last: Path, files: list[Path], sizes: list[int]) -> Ends:
+    """last: the file that is held out. files: that the rows are of."""
+    train = sum(size for file, size in zip(files, sizes, strict=True) if file != last)
+    if sum(sizes) and train in (0, sum(sizes)):
+        wrong = f"{last}, which is held out, has no rows" if train else f"no file but {last} has rows"
+        raise UserError(f"--split days: {wrong}")
     return train, train + (sum(sizes) - train) // 2
 
 

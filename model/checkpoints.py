@@ -72,6 +72,23 @@ def load_checkpoint(path: str | Path, mmap: bool = False) -> dict:
     return state
 
 
+def load_whole(path: str | Path, mmap: bool = False) -> dict:
+    """`load_checkpoint` of a file with all parameters; UserError, saying how it is made, for what ranks under torchrun
+    wrote, whose tables are in other files."""
+    path = Path(path)
+    if path.is_dir():
+        folder = path
+    elif path.name in ("last", "best") and path.exists() and not zipfile.is_zipfile(path):
+        folder = path.parent
+    else:
+        state = load_checkpoint(path, mmap)
+        if "sharding" not in state["config"] or any("tables." in name for name in state["parameters"]):
+            return state
+        folder = path.parent
+    raise UserError(f"{path}: not a checkpoint's file; of ranks' folders one is made by: python -m model.single_file "
+                    f"{folder} --out FILE")
+
+
 def plain(config: DLRMConfig | TrainConfig) -> dict:
     """The fields as plain values, which torch.load accepts with weights_only=True."""
     return {name: value.value if isinstance(value, Enum) else value for name, value in asdict(config).items()}

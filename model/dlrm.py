@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from data.cli import UserError
 from model import fused
 from model.arches import DenseArch, InteractionArch, OverArch
-from model.checkpoints import first_line, load_checkpoint
+from model.checkpoints import first_line, load_whole
 from model.config import DLRMConfig, Kernels
 from model.hashing import Hash, ModulusHash, SortedHash, make_hash
 from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
@@ -170,7 +170,7 @@ class DLRM(nn.Module):
 
         UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
         """
-        state = load_checkpoint(path)
+        state = load_whole(path)
         try:
             config = replace(DLRMConfig(**state["config"]["model"]), kernels=kernels, sparse_gradients=True)
             parameters = state["parameters"]

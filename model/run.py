@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data.cli import UserError
-from model.checkpoints import FORMAT, first_line, load_checkpoint, save_checkpoint
+from model.checkpoints import FORMAT, first_line, load_checkpoint, load_whole, save_checkpoint
 from model.dlrm import DLRM
 from model.evaluation import Metrics
 from model.optimizers import Optimizers
@@ -231,7 +231,7 @@ class Run:
 
     def begin_with(self, path: Path) -> None:
         """Take a checkpoint's parameters, and nothing else of it; UserError if they are of another model."""
-        state = load_checkpoint(path, mmap=True)
+        state = load_whole(path, mmap=True)
         try:
             _check_same(path, state["config"]["model"], self.identity["model"])
             self._load_parameters(path, self._own(state))

@@ -204,6 +204,7 @@ def test_no_cluster(tmp_path, monkeypatch):
         (["--processes", "2", "--cluster", "tcp://head:8786"], "not allowed with argument"),
         (["--processes", "2", "--workers", "2"], "argument --workers: they are threads"),
         (["--memory", "4"], "argument --memory: expected a size as 900MiB or 4GiB, got '4'"),
+        (["--processes", "4000"], "--processes 4000: expected at least 0.68 GiB, got 0.0"),
         (["--memory", "64MiB"], "--memory: expected at least 0.97 GiB, got 0.06"),
         (["--split", "days"], "--split days: expected files for training and one to hold out, found one file"),
     ],
@@ -217,21 +218,35 @@ def test_wrong_arguments(tmp_path, capsys, arguments, message):
     assert message in error
 
 
+def test_days_without_rows(tmp_path, address):
+    """Neither another file is held out nor nothing."""
+    rows, header = tsv(raw_fields(20)), ",".join(raw.RAW).encode() + b"\n"
+    (tmp_path / "day_0").write_bytes(rows)
+    (tmp_path / "day_1").write_bytes(header)
+    for names, message in (((0, 1), "day_1, which is held out, has no rows"), ((1, 0), "no file but .*day_0 has rows")):
+        for where in ({}, {"cluster": address}):
+            with pytest.raises(UserError, match=f"--split days: .*{message}"):
+                preprocess(
+                    [tmp_path / f"day_{n}" for n in names], tmp_path / "out", split="days", order="given", **where
+                )
+
+
 def test_a_pipe_is_read_by_one_process(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="a pipe is read once, by one process: name files"):
         preprocess([tmp_path / "pipe"], tmp_path / "out", processes=2)
 
 
-@pytest.mark.parametrize("most", [100, 2000])
-def test_counting_by_ranges_has_the_same_bytes(tmp_path, small, most):
+@pytest.mark.parametrize(("most", "min_count"), [(100, 2), (2000, 2), (300, 5000)])
+def test_counting_by_ranges_has_the_same_bytes(tmp_path, small, most, min_count):
+    """Also of a feature whose ids are all too rare."""
     (tmp_path / "train.txt").write_bytes(tsv(raw_fields(700, ids=400)))
-    rows, _ = preprocess([tmp_path / "train.txt"], tmp_path / "out", min_count=2)
+    rows, _ = preprocess([tmp_path / "train.txt"], tmp_path / "out", min_count=min_count)
     whole = content(tmp_path / "out")
     for name in [name for name in whole if name.startswith("ids/")]:
         (tmp_path / "out" / name).unlink()
     (tmp_path / "out" / "ids").rmdir()
-    write_metadata(tmp_path / "out", rows, min_count=2, most=most)
+    write_metadata(tmp_path / "out", rows, min_count=min_count, most=most)
     assert content(tmp_path / "out") == whole
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,13 @@ from data.dataset import write_dataset
 from data.preprocess import preprocess
 from data.schema import read_schema
 from model import preset, single_file
-from model.checkpoints import load_checkpoint
+from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
 from model.sharding.ranks import of_rank
+from model.sharding.run import shards_of
 from model.sharding.sparse_arch import PiecedTables
 from model.train import main, train
 
@@ -242,6 +244,26 @@ def test_what_is_wrong_on_one_rank_ends_all_with_one_message(ends, name, message
     assert last is None or named(folder / name / "last").name == last
     left = [path.name for path in (folder / name).glob("step-*")]
     assert left == ([last] if last else [])
+
+
+def test_a_damaged_number_is_noticed(ends, tmp_path):
+    folder, _ = ends
+    shutil.copytree(folder / "two-three" / "step-000050", tmp_path / "step")
+    single_file.main([str(tmp_path / "step"), "--out", str(tmp_path / "model.pt")])
+    numbers = load_checkpoint(tmp_path / "model.pt")["parameters"]["sparse_arch.tables.weight"][0].numpy().tobytes()
+    (of_rank,) = (path for path in (tmp_path / "step").glob("*.distcp") if numbers in path.read_bytes())
+    of_rank.write_bytes(of_rank.read_bytes().replace(numbers, bytes([numbers[0] ^ 1]) + numbers[1:]))
+    with pytest.raises(UserError, match=rf"a damaged one: .*wrong checksum of 0.*weight in {of_rank.name}"):
+        single_file.main([str(tmp_path / "step"), "--out", str(tmp_path / "model.pt")])
+
+
+@pytest.mark.parametrize("name", [".", "last", "step-000050/run.pt"])
+def test_what_is_no_single_file_says_how_to_make_one(ends, name):
+    folder, _ = ends
+    with pytest.raises(UserError, match=r"one is made by: python -m model.single_file .* --out FILE"):
+        load_whole(folder / "two-three" / name)
+    with pytest.raises(UserError, match="under torchrun --resume goes on from a checkpoint's folder"):
+        shards_of(folder / "command" / "best.pt")
 
 
 def test_bf16_on_the_wire_is_near(ends):

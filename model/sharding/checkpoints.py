@@ -5,9 +5,11 @@
         run.pt             all else: a checkpoint as one process writes it, without the tables' numbers
 """
 
+import io
 import os
 import shutil
 import warnings
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,13 +45,42 @@ def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is asked for, without a group
-            dcp.load(dict(wanted), checkpoint_id=folder, process_group=group, no_dist=group is None)
+            dcp.load(
+                dict(wanted), storage_reader=_Compared(folder), process_group=group, no_dist=group is None
+            )
     except CheckpointException as error:
         raise SharedError(f"{folder}: not a checkpoint, or a damaged one: {_first(error)}") from None
     except (OSError, RuntimeError) as error:
         if group is not None:
             raise Lost(first_line(error)) from error
         raise UserError(f"{folder}: not a checkpoint, or a damaged one: {first_line(error)}") from None
+
+
+class _Until(io.FileIO):
+    """A file as if it ended at this byte: a zip archive is found from its end."""
+
+    def __init__(self, path: Path, end: int):
+        super().__init__(path)
+        self.end = end
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return super().seek(*((self.end + offset, os.SEEK_SET) if whence == os.SEEK_END else (offset, whence)))
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self.end - self.tell(), 0)
+        return super().read(min(size, left) if size >= 0 else left)
+
+
+class _Compared(dcp.FileSystemReader):
+    """Compares the checksums of what it reads, which torch.load does not."""
+
+    def read_data(self, plan, planner):
+        for item in plan.items:
+            part = self.storage_data[item.storage_index]
+            with _Until(self.path / part.relative_path, part.offset + part.length) as file:
+                if zipfile.ZipFile(file).testzip():
+                    raise zipfile.BadZipFile(f"wrong checksum of {item.storage_index.fqn} in {part.relative_path}")
+        return super().read_data(plan, planner)
 
 
 def _first(error: CheckpointException) -> str:
@@ -70,6 +101,13 @@ def named(name: Path) -> Path:
     if not folder or Path(folder).name != folder:
         raise UserError(f"{name}: expected the name of a checkpoint's folder, found {folder!r}")
     return name.with_name(folder)
+
+
+def folder_of(path: Path) -> Path:
+    """The checkpoint's folder that a path is, or names; UserError for a file of one process's."""
+    if path.suffix == ".pt" and path.is_file():
+        raise UserError(f"{path}: under torchrun --resume goes on from a checkpoint's folder; see --init-from")
+    return path if path.is_dir() else named(path)
 
 
 def point(name: Path, folder: Path) -> None:

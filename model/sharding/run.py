@@ -16,6 +16,7 @@ from model.run_folders import RunFolders, run_folders
 from model.sharding.checkpoints import (
     RUN,
     WEIGHT,
+    folder_of,
     named,
     new_folder,
     point,
@@ -106,23 +107,18 @@ class ShardedRun(Run):
         return state
 
     def _load(self, path: Path) -> dict:
-        return load_checkpoint(self._folder(path) / RUN)
-
-    def _folder(self, path: Path) -> Path:
-        if path.suffix == ".pt" and path.is_file():
-            raise UserError(f"{path}: under torchrun --resume goes on from a checkpoint's folder; see --init-from")
-        return path if path.is_dir() else named(path)
+        return load_checkpoint(folder_of(path) / RUN)
 
     def _fill(self, path: Path, state: dict) -> None:
         """Read this rank's pieces to where they are trained, and have the state name those."""
-        read_pieces(self._folder(path), self._pieces(), self.ranks.host)
+        read_pieces(folder_of(path), self._pieces(), self.ranks.host)
         state["parameters"][WEIGHT] = self.model.sparse_arch.tables.weight.detach()
         if state["optimizer"]["tables"]["state"]:
             state["optimizer"]["tables"]["state"][0]["sum"] = self.optimizer.parts["tables"].state["sum"]
 
     def restore(self, path: Path, changed=()) -> None:
         super().restore(path, changed)
-        folder = self._folder(path)
+        folder = folder_of(path)
         # What torchrun restarts goes on from here, though `last` may have been of a later step.
         self.ranks.of_first(lambda: point(folder.with_name("last"), folder))
 
@@ -153,7 +149,7 @@ def shared_folders(ranks: Ranks, *named_: Any, **options: Any) -> Iterator[RunFo
 
 def shards_of(path: Path) -> int:
     """The data_shards of the run whose `last` or checkpoint's folder this is."""
-    config = load_checkpoint((path if path.is_dir() else named(path)) / RUN)["config"]
+    config = load_checkpoint(folder_of(path) / RUN)["config"]
     return config.get("sharding", {}).get("data_shards", 0)
 
 
