@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,12 +34,15 @@ from model.sharding.ranks import Ranks
 from model.train import main as main_of_train
 from model.train import train
 
+SECONDS = 100  # that a process may take
+
 
 def run_all(runs: Iterable[dict], folder: Path) -> list[list[int]]:
     """Make the runs, one after another, in a fresh process; returns the exit status of each one's ranks."""
     code = "import sys, sharded_runs; sharded_runs.main(*sys.argv[1:])"
     (folder / "runs.json").write_text(json.dumps(list(runs)))
-    done = fresh.run(code, folder / "runs.json", folder / "statuses.json", imported="sharded_runs", seconds=600)
+    files = folder / "runs.json", folder / "statuses.json"
+    done = fresh.run(code, *files, imported="sharded_runs", seconds=5 * SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "statuses.json").read_text())
 
@@ -50,18 +54,38 @@ def main(runs: str, statuses: str) -> None:
     for run in json.loads(Path(runs).read_text()):
         with open(f"{run['out']}.err", "w") as err:
             os.dup2(err.fileno(), 2)
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
         if original := run.pop("copy_of", None):
             shutil.copytree(original, run["out"])
-        works = [partial(one, run, rank, store.port) for rank in range(run["world"] or 1)]
-        children = [forked(work) for work in works]
-        done.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+        with store() as port:
+            children = [forked(partial(one, run, rank, port)) for rank in range(run["world"] or 1)]
+            done.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
     Path(statuses).write_text(json.dumps(done))
+
+
+@contextmanager
+def store() -> Iterator[int]:
+    """The port of a store, as torchrun has one. It is a process of its own: what is forked beside a store's threads may
+    wait for ever for a lock that one of them held."""
+    here, there = socket.socketpair()
+    child = forked(partial(host_store, there))
+    there.close()
+    with here:
+        yield int(here.recv(16))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def host_store(connection: socket.socket) -> None:
+    """Until the other end of the connection is closed."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    connection.send(str(server.port).encode())
+    connection.recv(1)
 
 
 def forked(work: Callable[[], None]) -> int:
     if child := os.fork():
         return child
+    signal.alarm(SECONDS)
     status = 1
     try:
         with user_errors("model.train"), stopped():

@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,7 +28,7 @@ from model.predict import predict
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
-from model.sharding.ranks import of_rank
+from model.sharding.ranks import SharedSignals, of_rank
 from model.sharding.run import shards_of
 from model.sharding.sparse_arch import PiecedTables
 from model.train import main, train
@@ -357,3 +359,15 @@ def test_what_is_not_there_is_said(capsys):
         with pytest.raises(SystemExit):
             main(["--data", "nowhere", *option])
         assert capsys.readouterr().err == f"python -m model.train: error: {option[0]}: only under torchrun\n"
+
+
+def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd):
+    """From the terminal, and once more by torchrun; later it is another one."""
+    with SharedSignals(SimpleNamespace(is_first=True)) as signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+            assert signals.own == signal.SIGINT
+        assert capfd.readouterr().err.count("waiting for") == 1
+        monkeypatch.setattr(SharedSignals, "SAME", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

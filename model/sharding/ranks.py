@@ -286,14 +286,17 @@ def is_of_a_collective(error: RuntimeError) -> bool:
 class SharedSignals(Signals):
     """`Signals` that all ranks obey at the same step.
 
-    own: the number of the signal that this rank got, or None. number: of one that all know of.
+    own: the number of the signal that this rank got, or None. number: of one that all know of. A second one counts
+    SAME seconds after the first: a Ctrl-C reaches a rank from the terminal, and once more by torchrun.
     """
+
+    SAME = 2.0
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.own = ranks, None
+        self.ranks, self.own, self.since = ranks, None, 0.0
 
     def agreed(self, came: Sequence[float]) -> None:
         """came: of each of NUMBERS, how many ranks got it."""
@@ -309,7 +312,10 @@ class SharedSignals(Signals):
         return self.number
 
     def _note(self, number: int, _frame: object) -> None:
-        self.own = number
-        self._restore()
-        if self.ranks.is_first:
-            self._say(number)
+        if self.own is None:
+            self.own, self.since = number, time.monotonic()
+            if self.ranks.is_first:
+                self._say(number)
+        elif time.monotonic() > self.since + self.SAME:
+            self._restore()
+            os.kill(os.getpid(), number)
