@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what is there is replaced")
     options = parser.parse_args(arguments)
     folder, is_one = options.checkpoint, (options.checkpoint / RUN).exists()
+    if folder.is_file():
+        raise UserError(f"{folder}: expected a run's folder, or a checkpoint's, got a file; name {folder.parent}")
     if is_one and options.which:
         raise UserError(f"--which {options.which}: {folder} is one checkpoint; name the run's folder, {folder.parent}")
     write_single(folder if is_one else named(folder / (options.which or "best")), options.out)

@@ -204,6 +204,8 @@ def test_the_single_file_is_what_one_process_trains(ends, tmp_path):
     folder, _ = ends
     single_file.main([str(folder / "two-three"), "--out", str(tmp_path / "model.pt")])
     single_file.main([str(folder / "two-three" / "step-000050"), "--out", str(tmp_path / "same.pt")])
+    with pytest.raises(UserError, match=r"last: expected a run.s folder, or .*, got a file; name .*two-three"):
+        single_file.main([str(folder / "two-three" / "last"), "--out", str(tmp_path / "none.pt")])
     actual, expected = load_checkpoint(tmp_path / "model.pt"), load_checkpoint(folder / "one" / "best.pt")
     torch.testing.assert_close(actual["parameters"], expected["parameters"], rtol=0, atol=1e-5)
     assert_same(load_checkpoint(tmp_path / "same.pt"), actual)
@@ -363,6 +365,7 @@ def test_what_is_not_there_is_said(capsys):
 
 def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd):
     """From the terminal, and once more by torchrun; later it is another one."""
+    monkeypatch.setattr(SharedSignals, "SAME", 3600.0)
     with SharedSignals(SimpleNamespace(is_first=True)) as signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             signal.raise_signal(number)

@@ -142,16 +142,21 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [*cases, *(replace(case, shape=(100003, 16)) for case in cases[:3]), Case((3, 32768)), Case((3, 32767))]
 
 
+def _drawn_by(case):
+    """The case that each tensor of numbers is drawn by; none if case.only names another tensor."""
+    named = ("tables", "bag_grad", "per_sample_weights")
+    if case.only and case.only not in named:
+        return {}
+    return {name: case if case.only in ("", name) else Case(case.shape, case.dtype) for name in named}
+
+
 def _additions(case, device):
     """[…, D]: so many rows of HEIGHTS, a table of one row among them, whose ids are all the same."""
     *leading, columns = case.shape
     batch, features = torch.Size(leading).numel(), len(HEIGHTS)
     generator = torch.Generator().manual_seed(sum(case.shape))
-    plain = Case(case.shape, case.dtype)
-    named = ("tables", "bag_grad", "per_sample_weights")
-    if case.only and case.only not in named:
+    if not (drawn := _drawn_by(case)):
         return
-    drawn = {name: case if case.only in ("", name) else plain for name in named}
     single = draw_ids(generator, torch.arange(features).expand(batch, features))
     of_ids, offsets = draw_bags(generator, batch, features)
     ragged = draw_ids(generator, of_ids)
@@ -204,11 +209,8 @@ def _partitions(case, device):
     *leading, columns = case.shape
     batch, features, rows = torch.Size(leading).numel(), len(HEIGHTS), sum(HEIGHTS)
     generator = torch.Generator().manual_seed(sum(case.shape))
-    plain = Case(case.shape, case.dtype)
-    named = ("tables", "bag_grad", "per_sample_weights")
-    if case.only and case.only not in named:
+    if not (drawn := _drawn_by(case)):
         return
-    drawn = {name: case if case.only in ("", name) else plain for name in named}
     ids = draw_ids(generator, torch.arange(features).expand(batch, features))
     hostile = torch.tensor(HOSTILE_64)[torch.randint(len(HOSTILE_64), ids.shape, generator=generator)]
     ids = torch.where(torch.rand(ids.shape, generator=generator) < 0.1, hostile, ids)

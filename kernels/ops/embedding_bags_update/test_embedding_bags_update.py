@@ -179,13 +179,8 @@ no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_
 additions = pytest.mark.parametrize("backend", kernel_backend.args[1][1:], indirect=True)
 
 
-class TestAdditions(Contract):
-    """SGD by atomics: the op, and the public function without deterministic."""
-
-    op = "embedding_bags_add"
-
-    def function(self, backend, in_place=False):
-        return functools.partial(ADD.call, backend)
+class InOneKernel(Contract):
+    """Updates that sort nothing beforehand, of which Triton has none."""
 
     @no_triton
     def test_adversarial_cases(self, backend):
@@ -195,6 +190,15 @@ class TestAdditions(Contract):
     def test_opcheck(self, backend):
         for call in self.calls(Case((9, 5))):
             torch.library.opcheck(self.declaration.overload(backend), self.overload_arguments(call))
+
+
+class TestAdditions(InOneKernel):
+    """SGD by atomics: the op, and the public function without deterministic."""
+
+    op = "embedding_bags_add"
+
+    def function(self, backend, in_place=False):
+        return functools.partial(ADD.call, backend)
 
     @no_triton
     def test_wrong_input(self, backend):
@@ -348,22 +352,13 @@ class TestAdditions(Contract):
         check(self.op, self.function(backend), cases=[Case((300, 7)), Case((300, 16)), Case((20, 1025))])
 
 
-class TestPartition(Contract):
+class TestPartition(InOneKernel):
     """An update of one id a feature that splits the ids into buckets: the op, and the public functions by it."""
 
     op = "embedding_bags_partition"
 
     def function(self, backend, in_place=False):
         return functools.partial(PARTITION.call, backend)
-
-    @no_triton
-    def test_adversarial_cases(self, backend):
-        check(self.op, self.function(backend), cases=self.cases(backend))
-
-    @additions
-    def test_opcheck(self, backend):
-        for call in self.calls(Case((9, 5))):
-            torch.library.opcheck(self.declaration.overload(backend), self.overload_arguments(call))
 
     @no_triton
     def test_wrong_input(self, backend):
