@@ -32,8 +32,8 @@ Function = Callable[..., Outputs]
 
 @dataclass(frozen=True)
 class Times:
-    """The rows of one measurement: size, name, match and, if it was timed, us_p20, us_p50, us_p80. about: where and when
-    they were measured. unit: what a size counts."""
+    """The rows of one measurement: size, name, match and, if it was timed, us_p20, us_p50, us_p80. about: where
+    and when they were measured. unit: what a size counts."""
 
     rows: Sequence[Mapping]
     about: str
