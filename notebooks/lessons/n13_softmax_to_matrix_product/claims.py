@@ -1,90 +1,47 @@
-"""13: softmax's record, and that of the steps before the cells measured them."""
+"""13: what the prose says beyond its outputs, from what the cells recorded."""
 
 from __future__ import annotations
 
-from lessons.n13_softmax_to_matrix_product.product_kernels import MORE, STEPS
+from lessons.n13_softmax_to_matrix_product.product_kernels import LARGE, MORE, STEPS
 from lessons.shared.claim import claim, quotes
-from lessons.shared.records import BF16, FLOAT32, Record, apart, copy_us, l2_tb_per_s
+from lessons.shared.records import BF16, FLOAT32, Record, copy_us
 
 NOTEBOOK = "13"
-PRODUCTS, SOFTMAX = Record("products"), Record("softmax")
+CELLS = Record("lecture_13")
 quotes(NOTEBOOK)
 
 
-def _softmax(name: str, rows: int, columns: int) -> float:
-    labels = {"implementation": name, "rows": rows, "columns": columns, "dtype": "float32", "form": "functional"}
-    return SOFTMAX.rows(**labels).query("part in ('bandwidth', 'grid')").iloc[0]["us_p50"]
-
-
-def _step(name: str) -> float:
-    return PRODUCTS.one("step", name=name, rows=4096)["us_p50"]
-
-
-def _odd_width() -> tuple:
-    eager, cuda, triton = (_softmax(name, 512, 50257) for name in ("eager", "cuda", "triton"))
-    assert cuda < eager < triton
-    return eager, cuda, triton
-
-
-def _aligned() -> tuple:
-    return _softmax("triton", 2048, 20000), _softmax("cuda", 2048, 20000)
+def time_of(part: str, name: str, size: str) -> float:
+    return CELLS.us(part, name=name, size=size)
 
 
 def _tensor_cores() -> tuple:
-    tiles, cores = _step("tiles"), _step("tensor cores")
-    library = Record("step_time").us("product", rows=4096, precision="fp32")
-    return cores, tiles / cores, library, library / cores, 100 * 2e6 * 4096**3 / tiles / FLOAT32
+    gains = [time_of("dtypes", name, "float32") / time_of("dtypes", name, "bfloat16") for name in ("tiles", "cuBLAS")]
+    assert min(gains) > BF16 / FLOAT32
+    return *gains, BF16 / FLOAT32, time_of("dtypes", "tiles", "float32") / time_of("dtypes", "cuBLAS", "float32")
 
 
-def _launches() -> tuple:
-    return tuple(map(_step, ("tensor cores", "stages", "larger tiles")))
+def buffers_kb(step: dict) -> float:
+    """KB of shared memory that a step's tiles of x and of the weight take, in bfloat16."""
+    step = LARGE | step
+    return step["num_stages"] * (step["ROWS"] + step["COLUMNS"]) * step["STEP"] * 2 / 1024
 
 
-def _groups() -> tuple:
-    assert not apart(*(PRODUCTS.one("order", group=group) for group in (1, 8)))
-    assert _step("grouped") > 0.97 * _step("larger tiles")
-    return ()
-
-
-def _gb(name: str, size: int = 4096) -> float:
-    step = (STEPS | MORE)[name]
-    rows, columns = step.get("ROWS", 64), step.get("COLUMNS", 64)
-    return 2e-9 * size**3 * (rows + columns) / rows / columns
-
-
-def _law() -> tuple:
-    rates = [1e3 * _gb(name) / _step(name) for name in (*list(STEPS)[1:], "descriptors", "wider tiles", "persistent")]
-    rates.append(1e3 * _gb("descriptors") / _step("descriptors, in 2 parts"))
-    return min(rates), max(rates)
-
-
-def _large() -> tuple:
-    gb = _gb("grouped", 8192)
-    return gb, gb / l2_tb_per_s(), PRODUCTS.one("order", group=1)["us_p50"] / 1e3
-
-
-def _descriptors() -> tuple:
-    return tuple(map(_step, ("descriptors", "grouped", "wider tiles", "persistent")))
-
-
-def _relu_apart() -> tuple:
-    return (_step("addmm, relu") - _step("fused"),)
-
-
-def _filled_up() -> tuple:
-    def pair(name: str) -> list[float]:
-        return [PRODUCTS.one("layer", layer=name, name=which, rows=65536)["us_p50"] for which in ("tuned", "fused")]
-
-    plain, padded, filled = map(pair, ("top 1", "top 1 padded", "top 1 filled up"))
-    assert padded[0] < 1.03 * filled[0] < plain[0]
-    assert filled[1] < plain[1] < padded[1]
-    return ()
+def _store() -> tuple:
+    """KB of the tile of out, and of the buffers."""
+    out, buffers = LARGE["ROWS"] * LARGE["COLUMNS"] * 2 / 1024, buffers_kb(MORE["descriptors"])
+    room = 228  # of an SM; a program takes one more
+    assert 2 * (out + buffers + 1) > room >= 2 * (out + buffers_kb(MORE["two stages"]) + 1)
+    assert 2 * (buffers + 1) <= room < 2 * (buffers_kb(STEPS["wider tiles"]) + 1)
+    return out, buffers
 
 
 def _no_overlap() -> tuple:
-    row = PRODUCTS.one("layer", layer="top 1 padded", name="tuned", rows=65536)
-    moving, multiplying = copy_us(row["bytes"]), 1e6 * row["flops"] / BF16
-    assert 0.9 * row["us_p50"] < moving + multiplying < row["us_p50"]
+    """µs of the bytes and of the products, which together are nearly the time."""
+    rows, columns, depth = 65536, 512, 367
+    moving = copy_us(2 * (rows * (depth + columns) + columns * depth))
+    multiplying = 2e6 * rows * columns * depth / BF16
+    assert 0.9 < (moving + multiplying) / time_of("aligned rows", "persistent", "367 of 368") < 1
     return moving, multiplying
 
 
@@ -93,27 +50,11 @@ def said(sentence: str, values=tuple) -> None:
 
 
 said(
-    "Eager's three passes take {:.1f} µs on the H200, little more than their floor, and the library's CUDA kernel "
-    "{:.1f} µs for two. But two passes of the library's Triton kernel take {:.1f} µs",
-    _odd_width,
-)
-said("Of 2048 rows of 20,000 columns, all aligned, Triton takes {:.1f} µs and CUDA {:.1f} µs.", _aligned)
-said(
-    "The tiles in bfloat16 take {:.0f} µs, those in float32 {:.1f} times as long. Is it the tensor cores? cuBLAS in "
-    "float32 takes {:,.0f} µs, so they give a factor of {:.1f}. The rest is a slow product in float32: the tiles reach "
-    "{:.0f} % of what the float32 units can do.",
+    "The tensor cores make the tiles {:.1f} times as fast, and cuBLAS {:.1f} times. The data sheet's rates differ by a "
+    "factor of {:.1f}, and bfloat16 also has half of the bytes. So the tiles stay as far from cuBLAS as they were, "
+    "{:.2f} × in float32.",
     _tensor_cores,
 )
-said("Three buffers take {:.0f} µs to {:.0f} µs, and larger tiles to {:.0f} µs.", _launches)
-said("Groups gain nothing, not at 8192³ either.", _groups)
-said("From `stages` on, what the tiles load, divided by the time, is {:.1f} to {:.1f} TB/s: the rate of the L2.", _law)
-said("At 8192³ the tiles load {:.1f} GB, which takes {:.2f} ms at the L2's rate; the product takes {:.2f} ms.", _large)
-said(
-    "Descriptors lose at first: {:.1f} µs, where pointers took {:.1f} µs. A descriptor's store takes shared memory for "
-    "the tile of out, so that an SM has room for one program only: while it stores, nothing multiplies. The wider tile "
-    "has room for one program, too, but loads three quarters of the bytes: {:.1f} µs. A program an SM takes {:.1f} µs",
-    _descriptors,
-)
-said("As a kernel of its own, relu costs cuBLAS {:.1f} µs.", _relu_apart)
-said("rows 368 apart help our kernel as much as a 368th column. cuBLAS needs the column", _filled_up)
+said("{:.0f} KB for the tile of out, beside {:.0f} KB for three buffers.", _store)
+said("An SM has room for one program of {:.0f} KB", lambda: (buffers_kb(STEPS["wider tiles"]),))
 said("bytes, {:.0f} µs, and products, {:.0f} µs, which hardly overlap", _no_overlap)

@@ -24,6 +24,7 @@ METRICS = {
     "l1tex__m_xbar2l1tex_read_sectors.sum": ("to_sms", SECTOR_BYTES),
     "lts__t_sectors_srcunit_tex_op_read.sum": ("from_l2", SECTOR_BYTES),
     "dram__bytes_read.sum": ("from_memory", 1),
+    "gpu__time_duration.sum": ("ncu_us", 1),
     "L2 Cache Throughput": ("l2_percent", 1),
     "Compute (SM) Throughput": ("sm_percent", 1),
 }
@@ -31,8 +32,8 @@ METRICS = {
 
 class Products(Experiment):
     """What products.json has; ncu: its command, and why it counted nothing ("" if it did). to_sms, from_l2,
-    from_memory: bytes that the SMs got, that the L2 served them, and that the L2 read; l2_percent, sm_percent: of what
-    each can do."""
+    from_memory: bytes that the SMs got, that the L2 read for them, and that came from memory; ncu_us: meanwhile;
+    l2_percent, sm_percent: of what each can do."""
 
     NAME = "products"
     PARTS = ("step",)
@@ -78,9 +79,10 @@ class Products(Experiment):
 
 
 def ncu_command(program: str = "ncu", python: str = "python") -> list[str]:
-    """The launches of launch_once, counted."""
+    """The launches of launch_once, counted; at the GPU's own clock, as they are timed."""
     kernels = ["--kernel-name-base", "function", "--kernel-name", "regex:^(layer|descriptor)_kernel$"]
-    counted = ["--section", "SpeedOfLight", "--metrics", ",".join(name for name in METRICS if "__" in name)]
+    metrics = ",".join(name for name in METRICS if "__" in name)
+    counted = ["--clock-control", "none", "--section", "SpeedOfLight", "--metrics", metrics]
     module = "lessons.n13_softmax_to_matrix_product"
     return [program, *kernels, *counted, python, "-m", module, "launch_once"]
 

@@ -136,6 +136,7 @@ def test_how_many_programs_with_descriptors_an_sm_has_room_for(name, programs):
 PRINTED = """
   layer_kernel (4096, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
     dram__bytes_read.sum                                  Mbyte       134.23
+    gpu__time_duration.sum                                   us         3.50
     l1tex__m_xbar2l1tex_read_sectors.sum                 sector    1,000,000
     lts__t_sectors_srcunit_tex_op_read.sum               sector      500,000
     L2 Cache Throughput                                       %        83.36
@@ -150,14 +151,15 @@ def test_what_ncu_counts_is_shown(monkeypatch, capsys):
     counted = lesson.counted()
     assert counted == {
         "tiles": {
-            "to_sms": 32e6, "from_l2": 16e6, "from_memory": 134.23e6, "l2_percent": 83.36, "sm_percent": 42.92
+            "to_sms": 32e6, "from_l2": 16e6, "from_memory": 134.23e6, "ncu_us": 3.5, "l2_percent": 83.36,
+            "sm_percent": 42.92,
         }
     }
     rows = [{"part": "step", "name": "tiles", "match": "ok", "us_p50": 4.0} | counted["tiles"]]
     monkeypatch.setattr(recorded, "PRODUCTS", Unsaved("products", measured=rows))
     capsys.readouterr()
     recorded.show_counted()
-    assert "0.0 GB    8.0 TB/s of    4.0 µs  L2  83 %  SMs  43 %" in capsys.readouterr().out
+    assert "SMs got 0.0 GB, L2 read 0.0 GB in 4.0 µs: 4.0 TB/s; SMs 43 % busy" in capsys.readouterr().out
 
 
 def test_without_ncu_nothing_is_shown(monkeypatch, capsys):
