@@ -8,28 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lessons.n15_embeddings.arithmetic import PAIR, ROW_OFFSETS, rows_of, sectors
+from lessons.n15_embeddings.arithmetic import PAIR
 from lessons.shared.picture import NEEDED, SHADES, draw_box, draw_cells, panels
-from lessons.shared.records import SECTOR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNUSED = "#f7d4b5"
-
-
-def build_up(ids: Sequence[int], rows: int, width: int, block: int) -> Figure:
-    """The rows of one table that three kernels read: for one id, with an id a program, with a block of ids."""
-    titles = ("one_id: 1 program", f"an_id_a_program: {len(ids)} programs", f"a_block_of_ids: {-(-len(ids) // block)}")
-    figure, axes = panels((10, 2.6), columns=3)
-    for ax, title, step in zip(axes, titles, range(3), strict=True):
-        program = [0] if step == 0 else [i // (1 if step == 1 else block) for i in range(len(ids))]
-        reader = dict(zip(ids, program, strict=False))
-        colours = [SHADES[reader[row] % len(SHADES)] if row in reader else "white" for row in range(rows)]
-        draw_cells(ax, [[colour] * width for colour in colours], "0.7", [f"row {row}" for row in range(rows)])
-        ax.set_title(title + " programs" * (step == 2), size=9)
-    figure.suptitle("the table: which program reads which row (white: none)", size=9)
-    return figure
 
 
 def buffer(heights: Sequence[int], ids: Sequence[int], width: int) -> Figure:
@@ -60,32 +45,10 @@ def sector_map(widths: Sequence[int], row: int = 3, pairs_shown: int = 8) -> Fig
             colour = UNUSED if origin + k * PAIR < last else "white"
             draw_box(ax, k * PAIR, y, PAIR, 0.7, colour, 0.8, "0.5")
         draw_box(ax, first - origin, y, last - first, 0.7, NEEDED, edge="none", alpha=0.9)
-        numbers = "1 number" if width == 1 else f"{width} numbers"
-        ax.text(-6, y + 0.35, f"{numbers}, {4 * width} bytes", ha="right", va="center", size=8)
+        ax.text(-6, y + 0.35, f"D = {width}, {4 * width} bytes", ha="right", va="center", size=8)
     ax.set(xlim=(-125, pairs_shown * PAIR), ylim=(len(widths), -0.2))
     ax.set_title(f"row {row}: asked for (blue), read beside it (orange); a box is a pair, {PAIR} bytes", size=9)
     ax.axis("off")
-    return figure
-
-
-def frequencies(drawn: dict[str, np.ndarray], feature: int, row_bytes: int, l2_bytes: float) -> Figure:
-    """How often each id of one feature comes, and the bytes of all features' rows: all reads, and the distinct ones."""
-    figure, (left, right) = panels((10, 3), columns=2, width_ratios=(1, 1))
-    for (name, ids), colour in zip(drawn.items(), ("C0", "C1"), strict=True):
-        counts = np.sort(np.unique(ids[:, feature], return_counts=True)[1])[::-1]
-        left.loglog(np.arange(1, len(counts) + 1), counts, color=colour, label=name)
-        for part, size, shade in (
-            ("all reads", ids.size * row_bytes, 0.35),
-            ("distinct", SECTOR * sectors(rows_of(ids), row_bytes), 1.0),
-        ):
-            right.barh(f"{name}, {part}", size / 1e6, color=colour, alpha=shade)
-    rows = ROW_OFFSETS[feature + 1] - ROW_OFFSETS[feature]
-    left.set(xlabel="id, the most frequent first", ylabel="times in the batch", title=f"one table of {rows:,} rows")
-    left.legend(frameon=False)
-    right.axvline(l2_bytes / 1e6, color="0.3", ls="--", lw=1)
-    right.text(l2_bytes / 1e6, 3.35, " the L2", va="center", size=8)
-    right.set(xlabel="MB of rows", title=f"26 tables, {len(ids):,} ids each")
-    right.invert_yaxis()
     return figure
 
 
