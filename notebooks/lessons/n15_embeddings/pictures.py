@@ -61,7 +61,7 @@ def bags(ids: Sequence[int], offsets: Sequence[int], features: int) -> Figure:
         for k in range(begin, end):
             draw_box(ax, k, 0, 1, 1, SHADES[feature], 1, "0.6", text=str(ids[k]), size=9)
         ax.plot([begin, begin], [-0.3, 1.3], color="black", lw=2)
-        lift = 0.55 * (bag % 2)  # bags may be empty, and then their names would lie on each other
+        lift = 0.55 * (begin == end)  # or the name of an empty bag would lie on its neighbours'
         ax.text((begin + end) / 2, -0.4 - lift, f"f{feature} b{row}" + " empty" * (begin == end), ha="center", size=8)
     for place in sorted(set(offsets)):
         ax.text(place, 1.75, place, ha="center", size=8)
