@@ -288,6 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = {key: value for key, value in vars(options).items() if key not in ("inputs", "out", "schema")}
     with user_errors("data.preprocess"):
         logger.remove()
+        tqdm.get_lock()  # now: of a signal that comes while the first message makes it, nothing would be left
         logger.add(lambda message: tqdm.write(message, file=sys.stderr, end=""), format="{level}: {message}")
         schema = read_schema(options.schema) if options.schema else None
         rows, bad = preprocess(options.inputs, options.out, schema=schema, progress=True, **settings)
