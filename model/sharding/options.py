@@ -10,7 +10,7 @@ from torch.distributed import is_torchelastic_launched
 from data.cli import Parser, is_first
 from model.config import Preset
 from model.sharding.pieces import Sharding, Wire
-from model.sharding.ranks import Ranks, check_device, leave_to, of_rank
+from model.sharding.ranks import Ranks, check_device, leave_to_speak, of_rank
 
 TIMEOUT = 600  # seconds that a rank waits for another
 
@@ -25,7 +25,7 @@ def said_once() -> Iterator[None]:
             try:
                 yield
             except SystemExit as end:
-                leave_to(is_first(), end.code)
+                leave_to_speak(is_first() or not end.code)  # --help is no mistake
                 raise
 
 

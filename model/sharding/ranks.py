@@ -28,7 +28,7 @@ from model.interrupts import Interrupted, Signals
 
 T = TypeVar("T")
 BEAT = 0.25  # seconds between two notes of a rank that it lives
-STARTS = 60  # seconds within which all ranks have started, and one that speaks for others has spoken
+STARTS = 60  # seconds within which all ranks of a host have started
 PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
 
 
@@ -60,6 +60,7 @@ class Ranks:
             self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
             self.notes, beats = self._connect(), self._connect()
         except RuntimeError as error:
+            leave_to_speak(os.environ["LOCAL_RANK"] == "0")
             raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
         self._tell(beats, 0)  # now: a rank may be killed at any time
         self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
@@ -279,12 +280,11 @@ def check_device(device: str | None) -> None:
         raise UserError(f"--device {device}: under torchrun expected cpu or cuda, of which each rank takes its own")
 
 
-def leave_to(speaks: bool, status: int = 2) -> None:
-    """Before the end by an error that other ranks have too: SystemExit, late, unless this is the one that says it.
-    torchrun ends all once one has ended, and the imports of the one that speaks may take longer."""
+def leave_to_speak(speaks: bool) -> None:
+    """Before the end by an error that other ranks have too: unless this is the one that says it, wait for that one's
+    end. torchrun ends all once one has ended, and the imports of the one that speaks may take longer."""
     if not speaks:
-        time.sleep(STARTS if status else 0)
-        sys.exit(status)
+        time.sleep(STARTS)
 
 
 def of_rank(device: str | None) -> torch.device:
@@ -295,7 +295,7 @@ def of_rank(device: str | None) -> torch.device:
         return torch.device("cpu")
     rank, ranks, there = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     if there < ranks:
-        leave_to(rank == 0)
+        leave_to_speak(rank == 0)
         raise UserError(f"--device: {ranks} ranks on {socket.gethostname()}, which has {there} usable CUDA devices")
     device = torch.device(f"cuda:{rank}")
     torch.cuda.set_device(device)
