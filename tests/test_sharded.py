@@ -360,13 +360,18 @@ def test_what_cannot_be_sharded_is_said(sharding, settings, message):
         Sharding(**sharding).check(sharded_runs.config_of(dict(settings)))
 
 
-def test_what_is_not_there_is_said(capsys):
+def test_what_is_not_there_is_said(capsys, monkeypatch):
     with pytest.raises(UserError, match="add --kernels fused"):
         Sharding().check(preset("mini"))
     with pytest.raises(UserError, match="4 ranks, and the tables are 3 pieces; use --columns or --piece-rows"):
         place(pieces([11, 21, 31], Sharding()), 4)
     with pytest.raises(UserError, match="--device cuda:1: under torchrun expected cpu or cuda"):
         of_rank("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="--device: 2 ranks on .*, which has 1 usable CUDA devices"):
+        of_rank("cuda")
     for option in (("--columns", "2"), ("--timeout", "5"), ("--exchange", "bf16")):
         with pytest.raises(SystemExit):
             main(["--data", "nowhere", *option])
