@@ -370,7 +370,7 @@ def test_what_is_not_there_is_said(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="--device: 2 ranks on .*, which has 1 usable CUDA devices"):
+    with pytest.raises(UserError, match=r"--device: 2 ranks on .*, which has 1 usable CUDA devices"):
         of_rank("cuda")
     for option in (("--columns", "2"), ("--timeout", "5"), ("--exchange", "bf16")):
         with pytest.raises(SystemExit):
