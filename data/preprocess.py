@@ -139,7 +139,7 @@ def preprocess(
     )
     if memory and not cluster:
         _check_there(memory, machine_memory(), "this machine")
-        if (processes or 1) * memory > machine_memory():
+        if processes and processes * memory > machine_memory():
             logger.warning("--memory: {} processes may take more, together, than this machine has", processes)
     if processes or cluster:
         tasks = _tasks(inputs, schema, by)
