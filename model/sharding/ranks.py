@@ -29,6 +29,7 @@ from model.interrupts import Interrupted, Signals
 T = TypeVar("T")
 BEAT = 0.25  # seconds between two notes of a rank that it lives
 STARTS = 60  # seconds within which all ranks of a host have started
+BEGINNING = "at its beginning"  # where what is wrong may be so on all ranks
 PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
 
 
@@ -50,7 +51,7 @@ class Ranks:
     def __init__(self, device: torch.device, timeout: float):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.device, self.doing = device, "at its beginning"
+        self.device, self.doing = device, BEGINNING
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
         self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
@@ -133,7 +134,7 @@ class Ranks:
             _ignore_sigterm()
             message = told(error)
             self._note(message)
-            is_of_one = self.world > 1 and not self._all_say(message)
+            is_of_one = self.world > 1 and not (self.doing == BEGINNING and self._all_say(message))
             self._end(self._may_speak())
             raise UserError(f"rank {self.rank}: {message}" if is_of_one else message) from None
         except KeyboardInterrupt as error:  # before the first step, or a second signal
@@ -212,7 +213,7 @@ class Ranks:
         """Whether the same is wrong on all ranks: an option, or what is asked of the data."""
         self._asked(lambda notes: notes.set(f"wrong {self.rank}", message), None)
         keys = [f"wrong {rank}" for rank in range(self.world)]
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + 3 * PATIENCE  # they have come here together
         while not (all_do := self._asked(lambda notes: notes.check(keys), False)) and time.monotonic() < deadline:
             time.sleep(BEAT / 5)
         return all_do and self._asked(lambda notes: {notes.get(key).decode() for key in keys} == {message}, False)
