@@ -49,7 +49,7 @@ class Times:
         80th percentile, overlap or if the medians differ by less than 3 %."""
         what, rows = f"{_shown(size)} {self.unit}: ", (self.one(name, size), self.one(other, size))
         if None in rows:
-            print(f"{what}{name} and {other}: not recorded yet")
+            print(f"{what}{name} and {other}: not timed yet")
             return
         (fast, low), (slow, high) = sorted(zip((name, other), rows, strict=True), key=lambda pair: pair[1]["us_p50"])
         ratio = f"{high['us_p50'] / low['us_p50']:.2f} ×"

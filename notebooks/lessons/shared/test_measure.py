@@ -94,7 +94,7 @@ def test_nothing_is_recorded_yet(gpu, capsys):
     compiled = torch.compile(RIGHT["yours"])
     ask(ways=RIGHT | {"compiled": compiled}, small=3).compare("yours", "eager", 8)
     assert capsys.readouterr().out.splitlines() == [
-        "double: not recorded yet. On a GPU this cell measures it.", "8 rows: yours and eager: not recorded yet",
+        "double: not recorded yet. On a GPU this cell measures it.", "8 rows: yours and eager: not timed yet",
     ]
     with pytest.raises(AssertionError, match="wrong: the result is wrong"):
         ask(ways=RIGHT | {"wrong": lambda x: x + 2}, small=3)
