@@ -8,7 +8,8 @@ import torch
 
 from ...device.launch import architecture, multiprocessors, shared_memory
 from .cluster import Clusters
-from .cuda_launch import design_of
+from .cuda_launch import design_of, design_that_keeps
+from .pair import Pairs
 from .shape import Shape
 from .tile import Tiles
 
@@ -47,6 +48,14 @@ def design_for(
     shape = Shape(*widths, features, bags="closed" if bags else "")
     gpu = architecture(device), shared_memory(device)
     return design_of(shape, dtype, precision, *gpu, rows, multiprocessors(device))
+
+
+@functools.lru_cache(maxsize=1024)
+def why_not_kept(bottom_widths: str, top_widths: str, features: int, device: torch.device) -> str:
+    """Why no kernel keeps the values of a model of such widths for a backward; "" where one does."""
+    shape = Shape(*(tuple(map(int, widths.split("-"))) for widths in (bottom_widths, top_widths)), features)
+    design = design_that_keeps(shape, architecture(device), shared_memory(device), multiprocessors(device))
+    return "" if isinstance(design, Pairs) else design
 
 
 def fits(*model) -> bool:

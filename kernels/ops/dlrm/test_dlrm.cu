@@ -409,7 +409,7 @@ struct Whole {
 template <class Of, int flags>
 struct PairNet : Net<Of, flags> {
     static constexpr int stages = 2;
-    static constexpr bool laid_out = false;
+    static constexpr bool laid_out = false, keeps = false;
 };
 template <class T, class Own>
 __global__ void pair_forward(const __grid_constant__ dlrm::Arguments<T, Own::model.tables> of) {
