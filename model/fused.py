@@ -177,14 +177,17 @@ def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
 def trains_whole(model: nn.Module, dense: Tensor) -> bool:
     """Whether `train_whole` computes a DLRM for such dense features: in a step that computes its MLPs' gradients at its
     end (`fusing_gradients`), one that may be whole, of a batch that pairs of multiprocessors take."""
-    bottom, top, tables = model.dense_arch.packed, model.over_arch.packed, model.sparse_arch.tables
-    if bottom is None or top is None or not (bottom.leaves_operands and top.leaves_operands):
+    arches, tables = (model.dense_arch, model.over_arch), model.sparse_arch.tables
+    if is_compiling() or not all([isinstance(arch, Fused) and arch.packed is not None for arch in arches]):
+        return False
+    bottom, top = (arch.packed for arch in arches)
+    if not (bottom.leaves_operands and top.leaves_operands):
         return False
     if not _may_be_whole(model, dense) or dense.requires_grad or type(tables) is not FusedTables:
         return False
     if not tables.training or tables.out_of_range != "error":
         return False
-    for arch in (model.dense_arch, model.over_arch):
+    for arch in arches:
         if not (arch.packed.takes(arch.linears(), dense, arch.backend) and arch.packed.leaves(dense)):
             return False
     is_kept = not why_not_kept(bottom.widths, top.widths, len(tables), dense.device)
