@@ -189,6 +189,6 @@ SPECS = {
     "dlrm_forward_kept": Spec(
         dlrm_forward_kept, _kept_calls, outputs=("out", "bottom_values", "vector", "features", "top_values"),
         scale=Kept(), cases=_kept_cases, wide_cases=_wide_kept_cases,
-        dimensions=(Dimension(lambda rows: Case((rows, 3)), large=600, most=256),),
+        dimensions=(Dimension(lambda rows: Case((rows, 3)), large=600),),
     ),
 }
