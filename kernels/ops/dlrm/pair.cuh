@@ -516,7 +516,7 @@ struct PairWeights {
         if (panel >= product.panels || k >= layer<l>.inputs) return piece;
         const T* const from = all.weights[l];
         const bool is_aligned = reinterpret_cast<unsigned long long>(from) % 16 == 0 && all.strides[l] % width == 0;
-        if (layer<l>.inputs % width == 0 && is_aligned)
+        if (is_aligned)
             piece = load<width>(from + output * all.strides[l] + k);
         else
 #pragma unroll
