@@ -9,6 +9,8 @@
 
 An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
 kernels.FusedMLP has it; but in full float32 a training step that is no CUDA graph takes one kernel (`pack`).
+Where one kernel of all arches is faster, it computes the model without gradients (`whole`), and the forward of a step
+that computes its MLPs' gradients at its end (`train_whole`).
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
