@@ -225,7 +225,8 @@ def dlrm_forward_kept(
 
         bottom_values [B, Σ P(n)]      what the bottom MLP's layers but the last give, as `hidden_parts` has it
         vector        [B, D]           the bottom MLP's output
-        features      [B, W]           what the top MLP reads, filled up with zeros to a multiple of 8
+        features      [B, W]           what the top MLP reads, as its products take it: rounded to tf32; filled up with
+                                       zeros to a multiple of 8
         top_values    [B, Σ P(n)]      the top MLP's layers
 
     Args:
