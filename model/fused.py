@@ -29,7 +29,7 @@ from torch.compiler import is_compiling
 import kernels
 from kernels.dispatch.refusals import autocasts
 from kernels.hooks import has_hooks
-from kernels.ops.dlrm.choice import design_for, is_faster, why_not_kept
+from kernels.ops.dlrm.choice import design_for, is_faster, is_faster_kept
 from kernels.ops.dlrm.eager import PAD_TO
 from kernels.ops.dlrm.op import dlrm_forward_kept, nvrtc_runs
 from kernels.ops.dlrm.pair import Pairs
@@ -178,7 +178,7 @@ def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
 
 def trains_whole(model: nn.Module, dense: Tensor) -> bool:
     """Whether `train_whole` computes a DLRM for such dense features: in a step that computes its MLPs' gradients at its
-    end (`fusing_gradients`), one that may be whole, of a batch that pairs of multiprocessors take."""
+    end (`fusing_gradients`), one that may be whole, of a batch that pairs of multiprocessors take, and faster."""
     arches, tables = (model.dense_arch, model.over_arch), model.sparse_arch.tables
     if is_compiling() or not all([isinstance(arch, Fused) and arch.packed is not None for arch in arches]):
         return False
@@ -192,14 +192,15 @@ def trains_whole(model: nn.Module, dense: Tensor) -> bool:
     for arch in arches:
         if not (arch.packed.takes(arch.linears(), dense, arch.backend) and arch.packed.leaves(dense)):
             return False
-    is_kept = not why_not_kept(bottom.widths, top.widths, len(tables), dense.device)
+    if not is_faster_kept(bottom.widths, top.widths, len(tables), dense.shape[0], dense.device):
+        return False
     shape = len(tables), tables.weight.shape[1], dense.dtype, precision_of(dense), dense.device
-    return is_kept and isinstance(design_for(*_described(model, dense)), Pairs) and fits(*shape)
+    return isinstance(design_for(*_described(model, dense)), Pairs) and fits(*shape)
 
 
 def train_whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
-    """The logits [B, 1] of a DLRM in one kernel, which keeps what the backwards of its parts read. rows: as in
-    `whole`."""
+    """The logits [B, 1] of a DLRM in one kernel, which keeps what the backwards of its parts read. rows: as in `whole`.
+    Vectors meet in tf32, as products of `whole` do, where the interaction's own kernel takes full float32."""
     bottom, top, tables = model.dense_arch.packed, model.over_arch.packed, model.sparse_arch.tables
     with torch.no_grad():
         out, bottom_values, vector, features, top_values = dlrm_forward_kept(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_fused_model import DEVICE, Called, batch, made, needs, shape
 
-from kernels.device.launch import architecture
+from kernels.device.launch import architecture, multiprocessors
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import choice, module, update
 from model import Preset, fused, preset
@@ -21,6 +21,7 @@ from model.step import train_step
 
 CONFIG = replace(shape(), bottom=(13, 256, 128, 64, 16), embedding_dim=16, top=(128, 64, 1), kernels=Kernels.FUSED)
 ROWS = 250  # more than clusters take
+MOST = 32 * (multiprocessors() // 2)  # a tile for each pair of multiprocessors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -71,14 +72,14 @@ def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
 
 @pytest.mark.parametrize(
     ("changed", "taken"),
-    [("nothing", True), ("few rows", False), ("not fusing", False), ("in eval", False), ("out of range", False),
-     ("hook", False), ("hook of a parameter", False), ("lora", False), ("triton", False), ("widths", False),
-     ("x has a gradient", False)],
+    [("nothing", True), ("few rows", False), ("many rows", False), ("not fusing", False), ("in eval", False),
+     ("out of range", False), ("hook", False), ("hook of a parameter", False), ("lora", False), ("triton", False),
+     ("widths", False), ("x has a gradient", False)],
 )  # fmt: skip
 def test_where_it_is_taken(changed, taken):
     config = replace(CONFIG, bottom=(13, 256, 120, 64, 16)) if changed == "widths" else CONFIG
     model, optimizers = training(config=config, backend="triton" if changed == "triton" else "cuda")
-    _, dense, _ = batch(240 if changed == "few rows" else ROWS, CONFIG)
+    dense = torch.zeros({"few rows": 240, "many rows": MOST + 1}.get(changed, MOST), 13, device=DEVICE)
     if changed == "in eval":
         model.eval()
     if changed == "out of range":
