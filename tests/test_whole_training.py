@@ -21,7 +21,6 @@ from model.step import train_step
 
 CONFIG = replace(shape(), bottom=(13, 256, 128, 64, 16), embedding_dim=16, top=(128, 64, 1), kernels=Kernels.FUSED)
 ROWS = 250  # more than clusters take
-MOST = 32 * (multiprocessors() // 2)  # a tile for each pair of multiprocessors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -79,7 +78,8 @@ def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
 def test_where_it_is_taken(changed, taken):
     config = replace(CONFIG, bottom=(13, 256, 120, 64, 16)) if changed == "widths" else CONFIG
     model, optimizers = training(config=config, backend="triton" if changed == "triton" else "cuda")
-    dense = torch.zeros({"few rows": 240, "many rows": MOST + 1}.get(changed, MOST), 13, device=DEVICE)
+    most = 32 * (multiprocessors() // 2)  # a tile for each pair of multiprocessors
+    dense = torch.zeros({"few rows": 240, "many rows": most + 1}.get(changed, most), 13, device=DEVICE)
     if changed == "in eval":
         model.eval()
     if changed == "out of range":
