@@ -11,6 +11,7 @@ import torch
 from ...device.launch import cdiv
 from ...device.source_launch import Source
 from ..fused_mlp.packing import layers, padded
+from .eager import PAD_TO
 from .shape import Shape
 from .tile import APART, FRAGMENTS_THREADS, MOST_TABLES, OUTPUTS, SLOT_BYTES, THREADS, TYPES, Tiles, constants
 
@@ -169,6 +170,7 @@ struct Net {{
 }};
 static_assert(dlrm::pair_layout<T>(Net::model, Net::stages).shared_bytes == {pairs.shared_bytes}, "so says pair.py");
 static_assert(dlrm::pair_layout<T>(Net::model, Net::stages).elements == {pairs.fragments}, "so says pair.py");
+static_assert(dlrm::kept_together == {PAD_TO}, "so says eager.py");
 """
 
 
