@@ -51,7 +51,7 @@ def said(sentence: str, values=tuple) -> None:
 
 said(
     "The tensor cores make the tiles {:.1f} times as fast, and cuBLAS {:.1f} times. The data sheet's rates differ by a "
-    "factor of {:.1f}, and bfloat16 also has half of the bytes. So the tiles stay as far from cuBLAS as they were, "
+    "factor of {:.1f}, and bfloat16 has half of the bytes, too. So the tiles stay as far from cuBLAS as they were, "
     "{:.2f} × in float32.",
     _tensor_cores,
 )
