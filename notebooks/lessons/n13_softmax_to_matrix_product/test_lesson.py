@@ -159,7 +159,8 @@ def test_what_ncu_counts_is_shown(monkeypatch, capsys):
     monkeypatch.setattr(recorded, "PRODUCTS", Unsaved("products", measured=rows))
     capsys.readouterr()
     recorded.show_counted()
-    assert "SMs got 0.0 GB, L2 read 0.0 GB in 4.0 µs: 4.0 TB/s; SMs 43 % busy" in capsys.readouterr().out
+    shown = "SMs got 0.0 GB, memory gave 0.1; L2 read 0.0 GB in 4.0 µs: 4.0 TB/s; SMs 43 % busy"
+    assert shown in capsys.readouterr().out
 
 
 def test_without_ncu_nothing_is_shown(monkeypatch, capsys):
