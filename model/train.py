@@ -356,7 +356,8 @@ def _prepare(
     sparse_arch = SparseArch
     if ranks:
         exchange = Exchange(ranks.rank, ranks.world, sharding.exchange)
-        sparse_arch = partial(ShardedSparseArch, sharding=sharding, exchange=exchange, seed=settings.seed)
+        how = {"sharding": sharding, "exchange": exchange, "seed": settings.seed, "device": device}
+        sparse_arch = partial(ShardedSparseArch, **how)
     model = DLRM(config, vocabularies, sparse_arch).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     rows, steps = batches["train"].num_rows, batches["train"].num_batches

@@ -25,6 +25,7 @@ from data.schema import read_schema
 from model import preset, single_file
 from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
+from model.sharding import pieces as of_pieces
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
@@ -289,7 +290,8 @@ def test_the_command_speaks_once_and_leaves_one_file(ends):
 # The parts
 
 
-def test_pieces_are_drawn_alike_wherever_they_lie():
+def test_pieces_are_drawn_alike_wherever_they_lie(monkeypatch):
+    monkeypatch.setattr(of_pieces, "DRAWN", 12)  # so that a piece is drawn by several threads
     rows, sharding = [11, 21, 31], Sharding(piece_rows=8, columns=2)
     whole = [torch.full((count, 4), float("nan")) for count in rows]
     for ranks in (1, 3):

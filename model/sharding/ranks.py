@@ -30,6 +30,8 @@ from model.interrupts import Interrupted, Signals
 T = TypeVar("T")
 BEAT = 0.25  # seconds between two notes of a rank that it lives
 PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
+POLL = 5e-5  # seconds between two questions to a device
+NCCL_LATER = timedelta(seconds=60)
 
 
 class SharedError(UserError):
@@ -50,13 +52,15 @@ class Ranks:
     def __init__(self, device: torch.device, timeout: float):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.device, self.doing = device, "at its beginning"
+        self.device, self.doing, self.timeout = device, "at its beginning", timeout
+        self.is_to_end = False  # whether a signal came: perhaps torchrun's, for another rank has ended
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
         self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
         limit = timedelta(seconds=timeout)
         try:
-            dist.init_process_group(backend, timeout=limit, **options)
+            # NCCL ends a process without a word, and nobody's collectives in a CUDA graph: wait_for comes before it.
+            dist.init_process_group(backend, timeout=limit + NCCL_LATER * (backend == "nccl"), **options)
             self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
             self.notes, beats = self._connect(), self._connect()
         except RuntimeError as error:
@@ -99,6 +103,27 @@ class Ranks:
             if message:
                 raise SharedError(f"rank {rank}: {message}" if self.world > 1 else message)
         return result
+
+    def wait_for_device(self) -> None:
+        """Until it has done what was asked of it; see wait_for."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record()
+            self.wait_for(event)
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Until the device got there. Lost, if it does not within the timeout, or if a signal came and another rank
+        answers no more. A CUDA call that waits would do so for ever, and no signal would be heard."""
+        since, before, beats = time.monotonic(), 0.0, {}
+        while not event.query():
+            time.sleep(POLL)
+            now = time.monotonic()
+            if now > since + self.timeout:
+                raise Lost("no answer within --timeout")
+            if self.is_to_end and now > before + PATIENCE:
+                if self._silent(beats, beats := self._beats()) or self.notes is None:
+                    raise Lost("ended by a signal")
+                before = now
 
     def check_shared(self, folder: Path) -> None:
         """Raise UserError unless all ranks see the folder that the first one made."""
@@ -144,6 +169,7 @@ class Ranks:
                 raise
             with suppress(ValueError):  # not the main thread
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, who has seen it too: this is the end
+            self._kept = error  # with all that the device still works on: to let go of that would be to wait for it
             message = self._noted() or self._why(error)
             is_first = self._may_speak()
             self._end(is_first)
@@ -221,13 +247,16 @@ class Ranks:
         after = self._beats()
         if self.notes is None:
             return f"rank 0, or its torchrun, has ended, with the store that all share: {first_line(error)}"
-        silent = [rank for rank in after if rank != self.rank and after[rank][0] == before.get(rank, after[rank])[0]]
-        if silent:
+        if silent := self._silent(before, after):
             return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
         late = [rank for rank, beat in after.items() if beat[1] != self.doing and rank != self.rank]
         if late:
             return f"{_named(after, late)} hangs, {after[late[0]][1]}: no answer within --timeout"
         return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
+
+    def _silent(self, before: dict[int, list[str]], after: dict[int, list[str]]) -> list[int]:
+        """The other ranks that have not beaten in between."""
+        return [rank for rank in before if rank != self.rank and rank in after and after[rank][0] == before[rank][0]]
 
     def _beats(self) -> dict[int, list[str]]:
         """(beat, doing, where) of each rank."""
@@ -312,6 +341,7 @@ class SharedSignals(Signals):
         return self.number
 
     def _note(self, number: int, _frame: object) -> None:
+        self.ranks.is_to_end = True
         if self.own is None:
             self.own, self.since = number, time.monotonic()
             if self.ranks.is_first:

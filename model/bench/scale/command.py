@@ -20,17 +20,23 @@ options: `main` and dcnv2, each with a small and a large batch. dcnv2's own batc
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from data.cli import Parser, UserError, user_errors
-from model.bench.scale import measured, picture
+from data.synthetic import FULL as ALL_IDS
+from kernels import runtime
+from kernels.measure import records
+from model.bench.scale import measured, measuring, picture
 from model.bench.scale.cases import NAMES, Case, case, shown
 from model.bench.scale.cost import PLACED, Estimate, Layout, estimate
 from model.bench.scale.measured import VECTOR_BYTES
+from model.bench.scale.measuring import RECORD
 from model.bench.scale.rates import Figure, Rates, measured_wires, recorded
 from model.config import Precision, TableOptimizer
+from model.device import choose
 from model.sharding.pieces import Wire
 
 PROG = "python -m model.bench scale"
@@ -157,6 +163,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--placed-by", choices=PLACED, default=PLACED[0], help="a piece's size: its rows, or its work, "
                         "which is its share of the rows and of the ids that are sent")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the estimates too, .png or .svg")
+    measures = parser.add_argument_group("On GPUs of one host, two or more")
+    measures.add_argument("--measure", action="store_true", help="measure steps and exchanges, and do no more")
+    measures.add_argument("--save", action="store_true", help=f"record them in traces/results/<gpu>/{RECORD}.json")
+    measures.add_argument("--seconds", type=_number, default=600, metavar="N", help="begin no cell after so many")
+    measures.add_argument("--device", help="default: the GPUs; cpu only tries it out, by gloo and with tiny batches")
+    measures.add_argument("--largest-table", type=_number, default=ALL_IDS, metavar="IDS", help="to try it out")
     parser.add_argument("--measured", type=Path, metavar="FILE", help="compare with this record, and do no more")
     return parser
 
@@ -183,8 +195,13 @@ def _chosen(args: argparse.Namespace) -> list[Case]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if what was measured is farther from its prediction than it may be."""
-    args = _arguments().parse_args(sys.argv[2:] if arguments is None else arguments)
+    parser = _arguments()
+    args = parser.parse_args(sys.argv[2:] if arguments is None else arguments)
+    if args.save and (not args.measure or args.device or args.largest_table != ALL_IDS):
+        parser.error("--save: with --measure, and all cells as they are")
     with user_errors(PROG):
+        if args.measure:
+            return _measure(args)
         if args.measured:
             return _compare(args.measured)
         rates, groups = recorded(), {}
@@ -209,6 +226,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _short(model: Case) -> str:
     return f"{model.name}, {model.batch:,} rows {'a GPU' if model.per_gpu else 'in all'}, {model.precision}"
+
+
+def _measure(args: argparse.Namespace) -> int:
+    if args.device is None and runtime.device().type != "cuda":
+        print("No GPU here: nothing is measured.")
+        measuring.show()
+        return 0
+    begin, device = time.monotonic(), choose(args.device)
+
+    def done(row: dict) -> None:
+        print(measuring.line(row), flush=True)
+
+    rows = measuring.measure(device, args.largest_table, args.seconds, done)
+    if args.save:
+        print(records.save(measuring.record(rows)))
+    print(*measuring.verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
+    return int(any(row["match"] != "ok" for row in rows))
 
 
 def _compare(path: Path) -> int:
