@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from unittest import mock
 
@@ -134,11 +134,10 @@ class Rank:
         )
         return make_optimizer(model, Preset(model.config, train), capturable=cell.graph)
 
-    def batches(self, cell: Cell, order: int | None = None) -> list[Step]:
+    @cache  # noqa: B019  there is one rank a process
+    def batches(self, gpus: int, rows: int, order: int | None = None) -> list[Step]:
         """The first rows of each GPU's part of the file, on the device; order: a seed of another order of the rows."""
-        read = ShardedBatches(
-            self.data, cell.gpus * cell.rows, shards=cell.gpus, rank=self.ranks.rank, world=self.ranks.world
-        )
+        read = ShardedBatches(self.data, gpus * rows, shards=gpus, rank=self.ranks.rank, world=self.ranks.world)
         generator = None if order is None else torch.Generator().manual_seed(order)
         steps = []
         for counts, batch in itertools.islice(read, BATCHES):
@@ -158,12 +157,12 @@ class Rank:
     def _of_one_process(self, cell: Cell, order: int | None) -> list[float]:
         model, rows = self.model(self.whole), cell.gpus * cell.rows
         step = make_step(model, self.optimizer(model, cell, rows), rows, self.device, cell.precision)
-        turns = itertools.cycle(self.batches(cell, order))
+        turns = itertools.cycle(self.batches(cell.gpus, cell.rows, order))
         return [step(*next(turns).batch).item() for _ in range(JUDGED)]
 
     def _step(self, cell: Cell) -> list[dict]:
         """A row of the ranks' step; on one GPU also one of a step without ranks, by turns with it."""
-        rows, steps, batches = {}, {}, self.batches(cell)
+        rows, steps, batches = {}, {}, self.batches(cell.gpus, cell.rows)
         for is_sharded in (True, False)[: 2 if cell.gpus == 1 else 1]:
             row = rows[is_sharded] = cell.row() | {"sharded": is_sharded}
             # An error of one rank among several leaves the others waiting: it ends them all.
