@@ -39,6 +39,7 @@ OPS = ("embedding_bags", "embedding_bags_update", "dot_interaction", "fused_mlp"
 START = 240  # seconds of a torchrun's first cell: kernels may have to be built
 EPOCH_SECONDS = 90
 LEAVES = 45  # seconds in which a torchrun that was told to end does
+LAST_LINES = 40  # of a torchrun that fails, for who wants to know more
 SCORED = 4096  # rows of validation, and of test
 NO_TIME = "no time was left"
 SAME = ("rows", "precision", "optimizer", "graph")  # of steps that are compared
@@ -128,6 +129,7 @@ def _by_ranks(cells: Sequence[Cell], processes: int, todo: Path, end: float) -> 
                     yield json.loads(lines[number])
                     break
                 if has_ended:
+                    print(*said.read_text().splitlines()[-LAST_LINES:], sep="\n", file=sys.stderr)
                     raise Ended(why(said.read_text(), one.returncode))
                 if time.monotonic() > min(least, end):
                     raise Ended(NO_TIME if end < least else f"does not end within {seconds} s")
@@ -171,7 +173,7 @@ def _epoch(processes: int, device: torch.device, sizes: Sizes, folder: Path, end
     out = folder / f"epoch-{processes}"
     options = ["--preset", CASE, "--kernels", "fused", "--data", folder / "data", "--device", device.type,
                "--epochs", 2, "--batch-size", processes * rows, "--precision", precision, "--optimizer", "sgd",
-               "--table-optimizer", "sgd", "--checkpoints", out, "--logs", out, *["--cuda-graph"] * graph]
+               "--table-optimizer", "sgd", "--checkpoints", out, "--logs", out, "--threads", 1, *["--cuda-graph"] * graph]
     command = [sys.executable, "-m", "model.train", *options]
     if processes > 1:
         command = _torchrun(processes, "model.train", *options)
@@ -187,6 +189,7 @@ def _epoch(processes: int, device: torch.device, sizes: Sizes, folder: Path, end
     # The first epoch's rate has warm-up and capture in it.
     rates = re.findall(r"epoch 2: training loss ([\d.]+), ([\d,]+) rows/s", said.read_text())
     if one.returncode or not rates:
+        print(*said.read_text().splitlines()[-LAST_LINES:], sep="\n", file=sys.stderr)
         return row | {"match": f"FAILED: {why(said.read_text(), one.returncode)}"}
     loss, rate = rates[0]
     return row | {"steps": math.ceil(sizes.epoch_rows / rows / processes), "loss_last": float(loss), "match": "ok",

@@ -61,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     with user_errors(PROG):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, also of a rank that waits in a collective
         ranks = Ranks(of_rank(todo["device"]), TIMEOUT)
+        if ranks.device.type == "cpu":
+            torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         with ranks.one_message(), done.open("a") as lines:
             rank = Rank(ranks, Path(todo["data"]), tuple(todo["cardinalities"]), Sizes(**todo["sizes"]))
             for cell in map(Cell.read, todo["cells"]):
