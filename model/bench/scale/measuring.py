@@ -173,7 +173,8 @@ def _epoch(processes: int, device: torch.device, sizes: Sizes, folder: Path, end
     out = folder / f"epoch-{processes}"
     options = ["--preset", CASE, "--kernels", "fused", "--data", folder / "data", "--device", device.type,
                "--epochs", 2, "--batch-size", processes * rows, "--precision", precision, "--optimizer", "sgd",
-               "--table-optimizer", "sgd", "--checkpoints", out, "--logs", out, "--threads", 1, *["--cuda-graph"] * graph]
+               "--table-optimizer", "sgd", "--checkpoints", out, "--logs", out]
+    options += ["--cuda-graph"] if graph else ["--threads", 1]
     command = [sys.executable, "-m", "model.train", *options]
     if processes > 1:
         command = _torchrun(processes, "model.train", *options)
