@@ -15,7 +15,9 @@ The figures and where they come from stand below the tables.
 The models are this repository's presets, and dcnv2, MLPerf's DLRM-DCNv2 as its training reference has it. Without
 options: `main` and dcnv2, each with a small and a large batch. dcnv2's own batch is of all GPUs, a preset's of each.
 
---measured compares with a record of steps on several GPUs, whose exchanges, if it has any, replace the wires' figures.
+--measure runs the steps and their exchanges on the GPUs of this host: on one, by a process and by a single rank, and on
+all. --measured compares with its record, whose exchanges replace the wires' figures, and whose single rank's steps those
+of a process.
 """
 
 import argparse
@@ -34,7 +36,7 @@ from model.bench.scale.cases import NAMES, Case, case, shown
 from model.bench.scale.cost import PLACED, Estimate, Layout, estimate
 from model.bench.scale.measured import VECTOR_BYTES
 from model.bench.scale.measuring import RECORD
-from model.bench.scale.rates import Figure, Rates, measured_wires, recorded
+from model.bench.scale.rates import Figure, Rates, recorded, with_measured
 from model.config import Precision, TableOptimizer
 from model.device import choose
 from model.sharding.pieces import Wire
@@ -109,9 +111,8 @@ def origins(models: Sequence[Case], rates: Rates) -> list[str]:
     ]
     figures += [(f"{precision} products", rates.products[precision])
                 for precision in dict.fromkeys(model.precision for model in models)]
-    figures += [("a step", step) for (rule, precision, rows), step in rates.steps.items()
-                if any(model.recorded and (model.table_optimizer, model.precision, model.batch)
-                       == (rule, precision, rows) for model in models)]
+    keys = {(model.table_optimizer, model.precision, model.batch) for model in models if model.recorded}
+    figures += [("a step", step) for steps in (rates.steps, rates.ranks) for key, step in steps.items() if key in keys]
     return [f"{name}: {_amount(figure)}: {figure.origin}" for name, figure in figures] + [
         f"look-ups and updates: {rates.look_ups_origin}"
     ]
@@ -204,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _measure(args)
         if args.measured:
             return _compare(args.measured)
-        rates, groups = recorded(), {}
+        rates, groups = _rates(), {}
         for model in _chosen(args):
             groups[title(model)] = [
                 estimate(Layout(model, gpus, columns, args.piece_rows, VECTOR_BYTES[args.exchange], args.placed_by),
@@ -228,6 +229,16 @@ def _short(model: Case) -> str:
     return f"{model.name}, {model.batch:,} rows {'a GPU' if model.per_gpu else 'in all'}, {model.precision}"
 
 
+def _rates() -> Rates:
+    """What is recorded, of several GPUs too, if that is."""
+    rates = recorded()
+    try:
+        rows = records.load(RECORD)["rows"]
+    except FileNotFoundError:
+        return rates
+    return with_measured(rates, rows, f"traces/results/{records.README_GPU}/{RECORD}.json")
+
+
 def _measure(args: argparse.Namespace) -> int:
     if args.device is None and runtime.device().type != "cuda":
         print("No GPU here: nothing is measured.")
@@ -247,7 +258,7 @@ def _measure(args: argparse.Namespace) -> int:
 
 def _compare(path: Path) -> int:
     record = measured.read(path)
-    rates = recorded(measured_wires(record["rows"], str(path)))
+    rates = with_measured(recorded(), record["rows"], str(path))
     if record["GPU"] != rates.gpu:
         raise UserError(f"{path}: expected a record of {rates.gpu}, whose figures the model has, found {record['GPU']}")
     compared, left_out = measured.compare(record["rows"], rates)

@@ -101,7 +101,7 @@ def _measured(
     """The rows of each cell, by so many ranks; of one that fails a row that says so."""
     left = list(cells)
     while left:
-        file = folder / f"cells-{processes}-{len(left)}"
+        file = Path(tempfile.mkdtemp(dir=folder)) / "cells"
         file.write_text(json.dumps(todo | {"cells": [asdict(cell) for cell in left]}))
         done = 0
         try:
