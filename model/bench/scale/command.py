@@ -15,9 +15,9 @@ The figures and where they come from stand below the tables.
 The models are this repository's presets, and dcnv2, MLPerf's DLRM-DCNv2 as its training reference has it. Without
 options: `main` and dcnv2, each with a small and a large batch. dcnv2's own batch is of all GPUs, a preset's of each.
 
---measure runs the steps and their exchanges on the GPUs of this host: on one, by a process and by a single rank, and on
-all. --measured compares with its record, whose exchanges replace the wires' figures, and whose single rank's steps those
-of a process.
+--measure runs the steps and their exchanges on the GPUs of this host: on one, by a process and by a single rank, and
+on all. --measured compares with its record, whose exchanges replace the wires' figures, and whose single rank's steps
+those of a process.
 """
 
 import argparse

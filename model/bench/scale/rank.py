@@ -15,7 +15,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import kernels
-from data.cli import user_errors
+from data.cli import Parser, user_errors
 from kernels.measure.clock import percentiles
 from model.bench.scale.cells import CASE, COLLECTIVES, Cell, Sizes
 from model.bench.trainer import RATES, noting
@@ -55,15 +54,17 @@ UNTOUCHED = 100_000  # rows of which none may change
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """arguments: a file with what to do; the file for a line of JSON whenever something is done."""
-    todo, done = map(Path, sys.argv[1:] if arguments is None else arguments)
-    todo = json.loads(todo.read_text())
+    parser = Parser(prog="python -m model.bench.scale.rank", description=__doc__.partition("\n")[0])
+    parser.add_argument("todo", type=Path, help="what to do")
+    parser.add_argument("done", type=Path, help="where a line of JSON says whenever a cell is done")
+    args = parser.parse_args(arguments)
+    todo = json.loads(args.todo.read_text())
     with user_errors(PROG):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, also of a rank that waits in a collective
         ranks = Ranks(of_rank(todo["device"]), TIMEOUT)
         if ranks.device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
-        with ranks.one_message(), done.open("a") as lines:
+        with ranks.one_message(), args.done.open("a") as lines:
             rank = Rank(ranks, Path(todo["data"]), tuple(todo["cardinalities"]), Sizes(**todo["sizes"]))
             for cell in map(Cell.read, todo["cells"]):
                 rows = rank.measure(cell)
