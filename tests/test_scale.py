@@ -17,6 +17,7 @@ from model.bench.scale.cells import FULL, TINY, Cell, Sizes, exchanges, large, r
 from model.bench.scale.cost import EXCHANGES, Layout, estimate
 from model.bench.scale.rates import Wires, measured_wires, recorded, with_measured
 from model.config import Precision, TableOptimizer
+from model.profiling.trace import read
 from model.sharding.pieces import Piece, Wire, pieces
 from model.sharding.placement import place, work
 
@@ -335,8 +336,10 @@ def test_steps_are_held_to_one_process_and_to_what_one_gpu_reaches():
 
 
 @pytest.mark.slow
-def test_all_of_it_by_two_ranks_of_a_cpu(monkeypatch, capsys):
+def test_all_of_it_by_two_ranks_of_a_cpu(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(measuring, "TINY", Sizes((32,), (16, 64), (64,), 2048, 2, 1, 1e-6, 4))
+    plain = measuring.measure
+    monkeypatch.setattr(measuring, "measure", lambda *arguments: plain(*arguments[:-1], tmp_path))
     assert command.main(["--measure", "--device", "cpu", "--largest-table", "100"]) == 0
     lines = capsys.readouterr().out.splitlines()
     parts = [line.split(", ")[0] for line in lines[:-1]]
@@ -346,6 +349,9 @@ def test_all_of_it_by_two_ranks_of_a_cpu(monkeypatch, capsys):
     (ids, vectors) = (next(line for line in lines if f", 64, {what} " in line) for what in ("ids", "vectors"))
     assert "0.01 MB out of a GPU" in ids
     assert "0.21 MB out of a GPU" in vectors
+    traces = [read(path) for path in sorted(tmp_path.iterdir())]
+    assert [trace.name for trace in traces] == [f"2{1 + rank}_full_sgd_eager_fp32_rank{rank}" for rank in range(2)]
+    assert all("alltoall" in "".join(trace.of("cpu_op")["name"]) for trace in traces)
 
 
 def test_it_is_said_what_cannot_be_measured(capsys):

@@ -38,8 +38,8 @@ TINY = Sizes((64, 32), (16, 64, 256), (1 << 10,), 4096, 3, 2, 1e-5, 4)  # to try
 class Cell:
     """Something that the ranks of one torchrun measure together.
 
-    part: "reference", the losses of one process on the rows of all `gpus`; "exchange"; "step"; "large", tables that no
-        GPU holds.
+    part: "reference", the losses of one process on the rows of all `gpus`; "exchange"; "step"; "trace", of a step on
+        each rank; "large", tables that no GPU holds.
     rows: of a step, or of the look-ups that are exchanged, on a GPU; of an all_reduce alone: the numbers that it sums.
     exchange: what vectors travel in. collective: one of COLLECTIVES.
     seconds: after which it is ended, and has failed.
@@ -118,6 +118,11 @@ def exchanges(sizes: Sizes, gpus: int, graphs: bool) -> Iterator[Cell]:
         for rows in numbers:
             yield Cell("exchange", gpus, rows, graph=graphs, collective=collective)
     yield Cell("exchange", gpus, sizes.rows[0], graph=graphs, exchange=Wire.BF16, collective="vectors")
+
+
+def traced(sizes: Sizes, gpus: int, graphs: bool) -> Iterator[Cell]:
+    """The step that traces/20_full_sgd_graph_tf32 is of on one GPU."""
+    yield Cell("trace", gpus, sizes.rows[-1], Precision.TF32 if graphs else Precision.FP32, graph=graphs)
 
 
 def large(sizes: Sizes, gpus: int, graphs: bool) -> Iterator[Cell]:

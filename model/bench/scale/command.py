@@ -39,6 +39,7 @@ from model.bench.scale.measuring import RECORD
 from model.bench.scale.rates import Figure, Rates, recorded, with_measured
 from model.config import Precision, TableOptimizer
 from model.device import choose
+from model.profiling.tables import TRACES
 from model.sharding.pieces import Wire
 
 PROG = "python -m model.bench scale"
@@ -166,7 +167,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the estimates too, .png or .svg")
     measures = parser.add_argument_group("On GPUs of one host, two or more")
     measures.add_argument("--measure", action="store_true", help="measure steps and exchanges, and do no more")
-    measures.add_argument("--save", action="store_true", help=f"record them in traces/results/<gpu>/{RECORD}.json")
+    measures.add_argument("--save", action="store_true", help=f"record them in traces/results/<gpu>/{RECORD}.json, "
+                          "and a trace of a step of each rank in traces/")
     measures.add_argument("--seconds", type=_number, default=600, metavar="N", help="begin no cell after so many")
     measures.add_argument("--device", help="default: the GPUs; cpu only tries it out, by gloo and with tiny batches")
     measures.add_argument("--largest-table", type=_number, default=ALL_IDS, metavar="IDS", help="to try it out")
@@ -249,7 +251,7 @@ def _measure(args: argparse.Namespace) -> int:
     def done(row: dict) -> None:
         print(measuring.line(row), flush=True)
 
-    rows = measuring.measure(device, args.largest_table, args.seconds, done)
+    rows = measuring.measure(device, args.largest_table, args.seconds, done, TRACES if args.save else None)
     if args.save:
         print(records.save(measuring.record(rows)))
     print(*measuring.verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")

@@ -26,7 +26,7 @@ from data.cli import UserError
 from data.synthetic import SyntheticConfig
 from kernels import runtime
 from kernels.measure import records, sources
-from model.bench.scale.cells import CASE, FULL, TINY, Cell, Sizes, exchanges, large, references, steps
+from model.bench.scale.cells import CASE, FULL, TINY, Cell, Sizes, exchanges, large, references, steps, traced
 from model.bench.scale.rates import NODE, Wires
 from model.bench.steps import TOLERANCES
 from model.bench.training import REORDERED_TIMES, write_rows
@@ -51,9 +51,11 @@ LEAST_FACTOR = 1.6  # times the rows/s of one GPU that two must reach as a graph
 BF16 = 2.0**-8  # how far a loss may be off by vectors that are rounded so
 
 
-def measure(device: torch.device, largest: int, seconds: float, done: Callable[[dict], None]) -> list[dict]:
+def measure(
+    device: torch.device, largest: int, seconds: float, done: Callable[[dict], None], traces: Path | None = None
+) -> list[dict]:
     """All rows, each handed to `done` as it comes. largest: ids of the largest table. seconds: after so many no more
-    cell begins."""
+    cell begins. traces: where a trace of each rank's step goes, if they are wanted."""
     is_cuda, end = device.type == "cuda", time.monotonic() + seconds
     gpus = min(torch.cuda.device_count(), NODE) if is_cuda else 2
     if gpus < 2:
@@ -71,7 +73,7 @@ def measure(device: torch.device, largest: int, seconds: float, done: Callable[[
 
         def measured(cells: Sequence[Cell], processes: int) -> Iterator[tuple[Cell, dict]]:
             todo = {"device": device.type, "data": str(folder / "data" / "train"), "sizes": asdict(sizes),
-                    "cardinalities": config.cardinalities}
+                    "cardinalities": config.cardinalities, "traces": str(traces)}
             return _measured(cells, processes, todo, folder, end)
 
         of_one = [*references(sizes, gpus, is_cuda), *steps(sizes, 1, is_cuda)]
@@ -80,7 +82,8 @@ def measure(device: torch.device, largest: int, seconds: float, done: Callable[[
                 expected[cell] = row
             else:
                 note(judged(row, cell, expected))
-        of_all = [*steps(sizes, gpus, is_cuda), *exchanges(sizes, gpus, is_cuda), *large(sizes, gpus, is_cuda)]
+        parts = [steps, exchanges, *([traced] if traces else []), large]
+        of_all = [cell for part in parts for cell in part(sizes, gpus, is_cuda)]
         for cell, row in measured(of_all, gpus):
             note(judged(row, cell, expected) if cell.part == "step" else row)
         for processes in (gpus, 1):

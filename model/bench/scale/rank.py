@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
 from unittest import mock
@@ -36,7 +36,7 @@ from model.config import DLRMConfig, Kernels, Optimizer, Preset, TableOptimizer,
 from model.device import settings
 from model.dlrm import DLRM, SparseArch
 from model.optimizers import make_optimizer
-from model.profiling.recording import step_times
+from model.profiling.recording import record, step_times
 from model.sharding.batches import ShardedBatches, Step
 from model.sharding.exchange import Exchange
 from model.sharding.pieces import Sharding
@@ -65,7 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
         if ranks.device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         with ranks.one_message(), args.done.open("a") as lines:
-            rank = Rank(ranks, Path(todo["data"]), tuple(todo["cardinalities"]), Sizes(**todo["sizes"]))
+            rank = Rank(
+                ranks, Path(todo["data"]), tuple(todo["cardinalities"]), Sizes(**todo["sizes"]), Path(todo["traces"])
+            )
             for cell in map(Cell.read, todo["cells"]):
                 rows = rank.measure(cell)
                 if ranks.is_first:
@@ -74,9 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """This rank, with the tables that its cells share. cardinalities: of the case's."""
+    """This rank, with the tables that its cells share. cardinalities: of the case's. traces: the folder for them."""
 
-    def __init__(self, ranks: Ranks, data: Path, cardinalities: tuple[int, ...], sizes: Sizes):
+    def __init__(self, ranks: Ranks, data: Path, cardinalities: tuple[int, ...], sizes: Sizes, traces: Path):
+        self.traces = traces
         self.ranks, self.data, self.sizes, self.device = ranks, data, sizes, ranks.device
         self.shape = replace(preset(CASE).model, cardinalities=cardinalities, kernels=Kernels.FUSED)
         self.signals = SharedSignals(ranks)  # not entered: a signal ends the process
@@ -182,6 +185,18 @@ class Rank:
             made.close()
         kernels.check_ids()
         return list(rows.values())
+
+    def _trace(self, cell: Cell) -> list[dict]:
+        """No row: a folder of traces/, each rank's own."""
+        made = self._sharded(cell, self.batches(cell.gpus, cell.rows))
+        for _ in range(JUDGED):
+            made()
+        name = f"{21 + self.ranks.rank}_full_{cell.optimizer}_{'graph' if cell.graph else 'eager'}_{cell.precision}"
+        config = {"run": cell.row(), "model": asdict(self.shape), "ids": sum(self.shape.cardinalities)}
+        record(made, self.traces / f"{name}_rank{self.ranks.rank}", command=f"{PROG} --measure --save", config=config,
+               device=self.device)
+        made.close()
+        return []
 
     def _sharded(self, cell: Cell, batches: Sequence[Step]) -> "Turns":
         self.arch.exchange = Exchange(self.ranks.rank, self.ranks.world, cell.exchange)
