@@ -298,8 +298,8 @@ def test_the_parts_of_a_suite():
     cut = which_tests.parts(tests)
     assert sorted(test.nodeid for part in cut for test in part) == sorted(test.nodeid for test in tests)
     assert [(part[0].path.stem, len(part)) for part in cut] == [
-        ("test_c", 12), ("test_d", 12), ("test_b", 50), ("test_a", 5), ("test_e", 12), ("test_c", 12), ("test_e", 3),
-        ("test_c", 6),
+        ("test_b", 50), ("test_c", 6), ("test_d", 6), ("test_a", 5), ("test_e", 6), ("test_c", 6), ("test_d", 6),
+        ("test_e", 6), ("test_c", 6), ("test_e", 3), ("test_c", 6), ("test_c", 6),
     ]
 
 

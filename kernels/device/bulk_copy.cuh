@@ -22,6 +22,7 @@
 #include <mutex>
 #endif
 #ifndef __CUDACC__
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,7 @@ struct BulkRound {
     BulkCopy copies[128];
     unsigned count, expected, begun, done, threads, came;
 };
-inline std::vector<BulkRound> bulk_rounds(64);  // those of one cluster are fewer
+inline std::deque<BulkRound> bulk_rounds(64);  // those of one cluster are fewer; each by itself, of less than 48 KB
 inline unsigned next_bulk_round;
 inline unsigned long long bulk_orders;  // calls of order_before_bulk_copies()
 CUDA_ON_HOST_UNSEEN inline void count_bulk_order() { ++bulk_orders; }

@@ -23,16 +23,16 @@ from pathlib import Path
 import pytest
 
 PARTS = "FUSED_KERNELS_PARTS"
-TESTS_A_PART = 12
+TESTS_A_PART = 6
 
 
 def parts(tests: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The tests in parts, in the order in which they are to be taken.
 
-    A file is cut into parts of TESTS_A_PART, but for one whose tests share a fixture: that is one part. First comes the
-    first part of each op's file, which builds the op's libraries: another part would wait for them. Then come the whole
-    files, those of most tests first. What is left comes last, by turns: small parts, with which the processes end
-    together.
+    A file is cut into parts of TESTS_A_PART, but for one whose tests share a fixture: that is one part. First come these
+    whole files, those of most tests first: one of them takes longest. Then comes the first part of each op's file, which
+    builds the op's libraries: another part would wait for them. What is left comes last, by turns: small parts, with
+    which the processes end together.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for test in tests:
@@ -43,7 +43,7 @@ def parts(tests: list[pytest.Item]) -> list[list[pytest.Item]]:
         for tests in files.values() if not _share_a_fixture(tests)
     ]  # fmt: skip
     first = [pieces.pop(0) for pieces in cut if _is_of_an_op(pieces[0][0])]
-    return [*first, *whole, *filter(None, chain(*zip_longest(*cut)))]
+    return [*whole, *first, *filter(None, chain(*zip_longest(*cut)))]
 
 
 def _share_a_fixture(tests: list[pytest.Item]) -> bool:

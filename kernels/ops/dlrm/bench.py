@@ -303,7 +303,7 @@ def _aot_inductor(model: Model) -> Callable:
                 loaded.append(torch._inductor.aoti_load_package(path))
             own = dict(served.named_buffers(remove_duplicate=False))
             constants = {name: own[name] for name in loaded[0].get_constant_fqns()}
-            loaded[0].load_constants(constants, check_full_update=True, user_managed=True)
+            loaded[0].load_constants(constants, check_full_update=True)  # copied: nothing else keeps them
         return loaded[0](*sample)
 
     return call

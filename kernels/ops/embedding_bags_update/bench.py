@@ -37,7 +37,7 @@ FEATURES = len(HEIGHTS)
 BATCHES = (2048, 16384, 65536)
 ZIPF = 1.05
 RATE = 0.01
-ATOMICS, PARTITION = "cuda, by atomics", "cuda, by partition"
+ATOMICS = "cuda, by atomics"
 TBE_OPTIMIZERS = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD"}
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform", "rule": "sgd"}
 
@@ -124,7 +124,6 @@ def _table_batch(rule: str) -> Callable:
 def _implementations(rule: str, names: tuple[str, ...]) -> dict[str, Callable]:
     builders = {"torch.compile": lambda: torch.compile(_update(rule, "eager"), dynamic=False)}
     builders[ATOMICS] = functools.partial(_update, rule, "cuda", deterministic=False)
-    builders[PARTITION] = functools.partial(_update, rule, "cuda", method="partition")
     builders[fbgemm.NAME] = functools.partial(_table_batch, rule)
     for backend in ("eager", *OURS):
         builders[backend] = functools.partial(_update, rule, backend)
@@ -186,10 +185,10 @@ def _lengths(rule: str) -> Lengths:
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Lengths]:
-    """By part: on the GPU alone, whole, without the sort, by partition, and SGD by atomics; then against eager, whose
-    sizes hang on the ids: it cannot be captured, so there a call is waited for, FBGEMM's too, whose backward is
-    autograd's; last calls whose number of ids is another one each time."""
-    ours = ("cuda", "cuda, sorted before", PARTITION, "triton", "triton, sorted before")
+    """By part: on the GPU alone, whole, without the sort, and SGD by atomics; then against eager, whose sizes hang on
+    the ids: it cannot be captured, so there a call is waited for, FBGEMM's too, whose backward is autograd's; last
+    calls whose number of ids is another one each time."""
+    ours = ("cuda", "cuda, sorted before", "triton", "triton, sorted before")
     for width, heights in ((16, HEIGHTS), (128, CAPPED)):
         for batch in BATCHES[-1:] if quick else BATCHES:
             for zipf in (0.0, ZIPF):

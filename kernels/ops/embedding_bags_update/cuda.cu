@@ -1,27 +1,23 @@
-// embedding_bags_update, embedding_bags_add and embedding_bags_partition for tensors: what the core calls.
+// embedding_bags_update and embedding_bags_add for tensors: what the core calls.
 #include "add.cuh"
 #include "dispatch/op.cuh"
 #include "kernel.cuh"
-#include "partition.cuh"
 
 using namespace fused;
 namespace update = embedding_bags_update;
 
-update::Rule rule_of(const String& rule) {
-    return rule == "sgd"       ? update::Rule::sgd
-           : rule == "adagrad" ? update::Rule::adagrad
-                               : update::Rule::rowwise_adagrad;
-}
-
 cudaError_t walk_tensors(Tensor tables, Tensor state, Tensor keys, Tensor positions, Tensor grad, Tensor bags,
                          Tensor lengths, Tensor weights, Scalar learning_rate, String rule, float eps, int64_t chunk,
                          Stream stream, Workspace workspace) {
+    update::Rule which = rule == "sgd"       ? update::Rule::sgd
+                         : rule == "adagrad" ? update::Rule::adagrad
+                                             : update::Rule::rowwise_adagrad;
     return with_dtype_of<float, __half, __nv_bfloat16>(tables.dtype, [&](auto t) {
         using T = decltype(t);
         long long count = keys.elements, columns = tables.columns();
         update::Occurrences<T> all{integers(keys), positions.as<int>(), bags.as<int>(),
                                    lengths.as<int>(), weights.as<T>(), grad.as<T>(), count};
-        update::Target<T> to{tables.as<T>(), state.as<float>(), columns, rule_of(rule), learning_rate, eps};
+        update::Target<T> to{tables.as<T>(), state.as<float>(), columns, which, learning_rate, eps};
         long long each = chunk ? chunk : update::chunk_of(count, columns);
         return update::launch(all, to, each, workspace.get<float>(update::sums_size(count, columns, each)),
                               workspace.get<int>(update::lists_size(count, each)), stream);
@@ -37,21 +33,5 @@ cudaError_t add_tensors(Tensor tables, Tensor row_offsets, Tensor indices, Tenso
                                       tables.columns(), pooling == "mean", learning_rate, stream);
 }
 
-cudaError_t partition_tensors(Tensor tables, Tensor state, Tensor row_offsets, Tensor indices, Tensor grad, Tensor weights,
-                              Scalar learning_rate, String rule, float eps, int64_t padding, Stream stream,
-                              Workspace workspace) {
-    return with_dtype_of<float, __half, __nv_bfloat16>(tables.dtype, [&](auto t) {
-        using T = decltype(t);
-        int features = int(grad.sizes[1]);
-        embedding_bags_sort::Tables all{row_offsets.as<const long long>(), tables.sizes[0], padding, features};
-        update::Occurrences<T> occurrences{{}, nullptr, nullptr, nullptr, weights.as<T>(), grad.as<T>(), indices.elements};
-        update::Target<T> to{tables.as<T>(), state.as<float>(), tables.columns(), rule_of(rule), learning_rate, eps};
-        return embedding_bags_partition::launch(
-            integers(indices), all, occurrences, to, embedding_bags_partition::design_of(grad.sizes[0]),
-            [&](size_t bytes) { return workspace.get<char>((long long)bytes); }, stream);
-    });
-}
-
 FUSED_OP_NAMED(embedding_bags_update, walk_tensors)
 FUSED_OP_NAMED(embedding_bags_add, add_tensors)
-FUSED_OP_NAMED(embedding_bags_partition, partition_tensors)

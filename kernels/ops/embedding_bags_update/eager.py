@@ -56,16 +56,6 @@ def embedding_bags_add(
     embedding_bags_sgd_(*arguments)
 
 
-def embedding_bags_partition(
-    tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, bag_grad: Tensor,
-    per_sample_weights: Tensor | None, learning_rate: float | Tensor, rule: str, eps: float, padding_idx: int,
-) -> None:
-    """The rule as the op of op.py takes it, of one id a feature; tables and state are written."""
-    padding = None if padding_idx < 0 else padding_idx
-    updates = row_gradients(tables, row_offsets, indices, bag_grad, None, "sum", per_sample_weights, padding)
-    update_(tables, state, *updates, learning_rate, rule, eps)
-
-
 def row_gradients(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, offsets: Tensor | None, mode: str,
     per_sample_weights: Tensor | None, padding_idx: int | None,

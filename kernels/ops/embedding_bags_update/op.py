@@ -3,7 +3,6 @@
 An update is two ops: embedding_bags_sort, which needs the ids alone (and may run before a gradient is there), and
 embedding_bags_update here, which walks what was sorted. So a sort of CUDA's serves Triton too, whose kernels sort
 within a block only, and each is tested and measured by itself. embedding_bags_add is SGD without a sort, by atomics.
-embedding_bags_partition is an update of one id a feature in one op, which splits the ids into buckets and sorts those.
 """
 
 import functools
@@ -22,9 +21,7 @@ from ..embedding_bags_sort.op import runs as cuda_sort_runs
 from . import eager
 
 RULES = ("sgd", "adagrad", "rowwise_adagrad")
-METHODS = ("auto", "sort", "partition")
 MOST_COLUMNS = 32768  # of a row, whose sum is held in registers
-MOST_PARTITIONED_COLUMNS, MOST_PARTITIONED_ROWS = 128, 65536  # of a row, whose sum a warp holds, and of the batch
 MOST_CHUNK = 256  # whose keys, for each group of a block, fit into shared memory
 STATES = {"sgd": "[0]", "adagrad": "[R, D]", "rowwise_adagrad": "[R]"}
 TABLES = "tables [R, D]: float32 | float16 | bfloat16"
@@ -42,14 +39,6 @@ ARGUMENTS = {
         f"{TABLES}; state {state}: float32; row_offsets [F + 1]: int64; offsets? [F · B + 1]: integer; "
         "indices [B, F] | [N] with offsets: integer; grad [B, F, D]: tables; "
         "per_sample_weights? [B, F] | [N] with offsets: tables; mode: sum | mean",
-    )
-    for rule, state in STATES.items()
-}
-PARTITIONED = {
-    rule: Signature.of(
-        "embedding_bags_partition",
-        f"{TABLES}; state {state}: float32; row_offsets [F + 1]: int64; indices [B, F]: integer; "
-        "bag_grad [B, F, D]: tables; per_sample_weights? [B, F]: tables",
     )
     for rule, state in STATES.items()
 }
@@ -137,48 +126,14 @@ ADD = Op(
     auto="cuda",
     package=__package__,
 )
-
-
-def _check_partition(
-    op: str, tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, weights: Tensor | None,
-    learning_rate: Tensor, rule: str, eps: float, padding_idx: int,
-) -> None:
-    """Raise unless the tensors are what ARGUMENTS says of one id a feature, and the kernels can take them."""
-    checks.is_one_of(op, "rule", rule, RULES)
-    PARTITIONED[rule].check((tables, state, row_offsets, indices, grad, weights))
-    if not can_partition(tables, indices, grad):
-        raise ValueError(
-            f"{op}: tables must have up to {MOST_PARTITIONED_COLUMNS} columns and less than 2^31 rows, indices up to "
-            f"{MOST_PARTITIONED_ROWS} rows, 65535 columns and less than 2^31 elements; got tables of "
-            f"{list(tables.shape)}, indices of {list(indices.shape)}"
-        )
-
-
-def can_partition(tables: Tensor, indices: Tensor, grad: Tensor) -> bool:
-    """Whether embedding_bags_partition takes an update of one id a feature, of these sizes; grad: [B, F, D]."""
-    batch, features, columns = grad.shape
-    fits = columns <= MOST_PARTITIONED_COLUMNS and batch <= MOST_PARTITIONED_ROWS and features <= 65535
-    return fits and max(tables.shape[0], indices.numel()) < 2**31
-
-
-PARTITION = Op(
-    "embedding_bags_partition",
-    "(Tensor(a!) tables, Tensor(a!) state, Tensor row_offsets, Tensor indices, Tensor bag_grad,"
-    " Tensor? per_sample_weights, Number learning_rate, str rule, float eps, int padding_idx) -> ()",
-    eager=eager.embedding_bags_partition,
-    check=_check_partition,
-    backends=("cuda",),
-    auto="cuda",
-    package=__package__,
-)
-OPS = OP, ADD, PARTITION
+OPS = OP, ADD
 
 
 def embedding_bags_sgd_(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None, sorted_ids: tuple[Tensor, ...] | None = None, *, deterministic: bool = True,
-    method: str = "auto", backend: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """The backward of embedding_bags and SGD's update in one: tables[r] -= lr · (the gradient of row r).
 
@@ -198,10 +153,6 @@ def embedding_bags_sgd_(
             not repeat, a row that occurs often is updated, and rounded, many times, a GPU's additions flush subnormal
             numbers, in rows too, to zero, and the other rules, which need a row's sum first, have no such form.
             sorted_ids must be None, backend "cuda" (which "auto" is for CUDA tensors) or "eager".
-        method: "sort", which "auto" is: the ids are sorted, and walked. "partition": CUDA's kernels split them into
-            buckets in place of that, in two launches, where there is one id a feature, D up to 128, B up to 65536, no
-            sorted_ids, and deterministic is True; elsewhere, and by Triton, it is "sort". It sums up in another order,
-            which repeats too. Not measured on a GPU yet.
         backend: "cuda" (which sorts by embedding_bags_sort's CUDA, or where it is not built and there is no nvcc by
             torch.sort), "triton" (by that CUDA if it is built, else by torch.sort),
             "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for small
@@ -219,7 +170,7 @@ def embedding_bags_sgd_(
     state = tables.new_empty(0, dtype=torch.float32)
     return _call(
         backend, "sgd", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode, per_sample_weights,
-        padding_idx, 0.0, sorted_ids=sorted_ids, deterministic=deterministic, method=method,
+        padding_idx, 0.0, sorted_ids=sorted_ids, deterministic=deterministic,
     )
 
 
@@ -227,7 +178,7 @@ def embedding_bags_adagrad_(
     tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None, eps: float = 1e-10, sorted_ids: tuple[Tensor, ...] | None = None, *,
-    method: str = "auto", backend: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """The same by Adagrad: state[r] += g², tables[r] -= lr · g / (√state[r] + eps), with g the gradient of row r.
 
@@ -236,7 +187,7 @@ def embedding_bags_adagrad_(
     """
     return _call(
         backend, "adagrad", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode,
-        per_sample_weights, padding_idx, eps, sorted_ids=sorted_ids, method=method,
+        per_sample_weights, padding_idx, eps, sorted_ids=sorted_ids,
     )
 
 
@@ -244,7 +195,7 @@ def embedding_bags_rowwise_adagrad_(
     tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None, eps: float = 1e-10, sorted_ids: tuple[Tensor, ...] | None = None, *,
-    method: str = "auto", backend: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """The same by Adagrad with one number of state a row: state[r] += mean of g² over D.
 
@@ -252,7 +203,7 @@ def embedding_bags_rowwise_adagrad_(
     """
     return _call(
         backend, "rowwise_adagrad", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode,
-        per_sample_weights, padding_idx, eps, sorted_ids=sorted_ids, method=method,
+        per_sample_weights, padding_idx, eps, sorted_ids=sorted_ids,
     )
 
 
@@ -260,7 +211,7 @@ def _call(
     backend: str, rule: str, tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor,
     learning_rate: float | Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None,
     padding_idx: int | None, eps: float, table_keys: int = 32768, chunk: int = 0,
-    sorted_ids: tuple[Tensor, ...] | None = None, deterministic: bool = True, method: str = "auto",
+    sorted_ids: tuple[Tensor, ...] | None = None, deterministic: bool = True,
 ) -> Tensor:
     op = ARGUMENTS[rule].name
     ARGUMENTS[rule].check((tables, state, row_offsets, offsets, indices, grad, per_sample_weights, mode))
@@ -271,7 +222,6 @@ def _call(
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
     checks.are_not_negative(op, learning_rate=learning_rate, eps=(eps := checks.real(op, "eps", eps)))
-    checks.is_one_of(op, "method", method, METHODS)
     if not checks.boolean(op, "deterministic", deterministic):
         if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
             raise RuntimeError(f"{op}: deterministic must be True under torch.use_deterministic_algorithms(True)")
@@ -284,12 +234,6 @@ def _call(
             )
         ADD.call(
             backend, tables, row_offsets, indices, grad, offsets, per_sample_weights, learning_rate, mode, padding
-        )
-        return tables
-    plain = method == "partition" and offsets is None and sorted_ids is None and backend != "triton"
-    if plain and can_partition(tables, indices, grad):
-        PARTITION.call(
-            backend, tables, state, row_offsets, indices, grad, per_sample_weights, learning_rate, rule, eps, padding
         )
         return tables
     walk = OP.call.chosen(backend, tables)

@@ -1,15 +1,13 @@
-"""What `kernels.check` takes the walk of sorted ids, the additions and the partition through, and how far their results
-may be off."""
+"""What `kernels.check` takes the walk of sorted ids and the additions through, and how far their results may be off."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
-from ...check import Call, Case, Dimension, Spec, Sums
+from ...check import Call, Case, Spec, Sums
 from ...check.cases import LAYOUTS, wide_cases
 from ..embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
-from ..embedding_bags_sort.eager import embedding_bags_sort
-from .eager import embedding_bags_add, embedding_bags_partition, embedding_bags_update
+from .eager import embedding_bags_add, embedding_bags_update
 
 LEARNING_RATE, EPS = 0.3, 1e-6
 # (rule, whether in bags, whether weighted, chunk): small chunks, so that rows fill several.
@@ -204,53 +202,6 @@ def _addition_cases(names: tuple[str, ...]) -> list[Case]:
     return cases
 
 
-def _partitions(case, device):
-    """[…, D]: so many rows of HEIGHTS, of ids that name no row too."""
-    *leading, columns = case.shape
-    batch, features, rows = torch.Size(leading).numel(), len(HEIGHTS), sum(HEIGHTS)
-    generator = torch.Generator().manual_seed(sum(case.shape))
-    if not (drawn := _drawn_by(case)):
-        return
-    ids = draw_ids(generator, torch.arange(features).expand(batch, features))
-    hostile = torch.tensor(HOSTILE_64)[torch.randint(len(HOSTILE_64), ids.shape, generator=generator)]
-    ids = torch.where(torch.rand(ids.shape, generator=generator) < 0.1, hostile, ids)
-    row_offsets = torch.tensor([0, *HEIGHTS]).cumsum(0).to(device)
-    for rule, weighted, padding, dtype in (
-        ("adagrad", True, -1, torch.int64), ("sgd", False, 1, torch.int32), ("rowwise_adagrad", True, 2, torch.int64),
-    ):
-        shape = {"sgd": (0,), "adagrad": (rows, columns), "rowwise_adagrad": (rows,)}[rule]
-        state = 0.1 + torch.rand(shape, generator=torch.Generator().manual_seed(7)).to(device)
-        tensors = (
-            drawn["tables"].tensor(1, device, (rows, columns)), state, row_offsets, ids.to(dtype).to(device),
-            drawn["bag_grad"].tensor(2, device, (batch, features, columns)),
-            drawn["per_sample_weights"].tensor(3, device, (batch, features)) if weighted else None,
-        )
-        yield Call(f"{case} {rule}", tensors, (LEARNING_RATE, rule, EPS, padding))
-
-
-@dataclass(frozen=True)
-class _Partitions(_Updates):
-    def errors(self, _, call, exact):
-        tables, state, row_offsets, ids, grad, weights = call.tensors
-        *options, padding = call.options
-        keys, positions, *_ = embedding_bags_sort(ids, row_offsets, None, len(tables), padding)
-        weights = None if weights is None else weights.reshape(-1)
-        walk = (tables, state, keys, positions, grad.flatten(0, 1), None, None, weights)
-        return super().errors(embedding_bags_update, Call("", walk, (*options, 0)), exact)
-
-
-def _partition_cases(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(0, 5), (5, 0), (1, 1), (7, 1), (300, 16), (40, 3), (5, 101), (20, 128), (2, 5, 8)]
-    cases = [Case(shape) for shape in shapes]
-    for only in ("", "tables", "bag_grad", "per_sample_weights"):
-        cases += [Case((20, 8), layout=layout, only=only) for layout in LAYOUTS[1:]]
-        cases += [Case((20, 8), values=values, only=only) for values in ("special", "tiny")]
-    for dtype in (torch.float16, torch.bfloat16):
-        cases += [Case((30, 16), dtype), Case((30, 7), dtype), Case((20, 8), dtype, "misaligned")]
-    for_every_option = {Case((300, 16)), Case((40, 3)), Case((20, 8), values="special"), Case((30, 16), torch.float16)}
-    return [replace(case, every_option=case in for_every_option) for case in cases]
-
-
 SPECS = {
     "embedding_bags_update": Spec(
         embedding_bags_update, _calls, outputs=(), mutated=("tables", "state"), scale=_Updates(), cases=_cases,
@@ -260,11 +211,5 @@ SPECS = {
         embedding_bags_add, _additions, outputs=(), mutated=("tables",), scale=_Additions(), cases=_addition_cases,
         wide_cases=lambda names: [Case((4099, 16)), Case((2048, 128)), Case((517, 1023)), Case((3, 32767))],
         repeatable=False,
-    ),
-    "embedding_bags_partition": Spec(
-        embedding_bags_partition, _partitions, outputs=(), mutated=("tables", "state"), scale=_Partitions(),
-        cases=_partition_cases,
-        dimensions=(Dimension(lambda rows: Case((rows, 2))), Dimension(lambda columns: Case((1, columns)), large=128)),
-        wide_cases=lambda names: [Case((65536, 16)), Case((16384, 128)), Case((4099, 101))],
     ),
 }

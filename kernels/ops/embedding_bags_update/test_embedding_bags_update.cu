@@ -1,19 +1,14 @@
-// embedding_bags_update's, embedding_bags_add's and embedding_bags_partition's CUDA kernels against float64 loops, so that no
-// libtorch is needed.
+// embedding_bags_update's and embedding_bags_add's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
 
 #include "add.cuh"
-#include "partition.cuh"
 
-#include <algorithm>
-#include <memory>
 #include <numeric>
 
 #include "check/host/testing.cuh"
 
 namespace update = embedding_bags_update;
 namespace add = embedding_bags_add;
-namespace partition = embedding_bags_partition;
 using update::Rule;
 
 // The function under test. A kernel of tests/broken puts its own in its place.
@@ -21,8 +16,6 @@ template <class T>
 struct Functions {
     cudaError_t (*launch)(const update::Occurrences<T>&, const update::Target<T>&, long long, float*, int*,
                           cudaStream_t, unsigned) = update::launch<T>;
-    cudaError_t (*partition)(Integers, const partition::Tables&, const update::Occurrences<T>&, const update::Target<T>&,
-                             const partition::Design&, std::function<char*(size_t)>, cudaStream_t) = partition::launch<T>;
 };
 using Kernels = Functions<float>;
 #ifdef BROKEN_KERNELS
@@ -62,34 +55,15 @@ struct Case {
             lengths.push_back(1 + int(random() % 4));
         }
         std::shuffle(positions.begin(), positions.end(), random);
-        draw(rule, shape.special, random);
-        compute(rule, in_bags);
-    }
-    // Of the ids [B, F] of tables that begin at these rows.
-    Case(const Shape& shape, Rule rule, bool weighted, const std::vector<long long>& first, const std::vector<long long>& ids, long long padding)
-        : count((long long)ids.size()), columns(shape.columns), rows(first.back()), positions(ids.size()), bags(ids.size()), lengths(ids.size(), 1) {
-        auto key = [&](int n) {
-            size_t f = size_t(n) % (first.size() - 1);
-            long long id = ids[size_t(n)], row = first[f] + id;
-            return int(id >= 0 && row < first[f + 1] && id != padding ? 2 * row + 1 : 2 * rows);
-        };
-        std::iota(positions.begin(), positions.end(), 0);
-        bags = positions;
-        std::stable_sort(positions.begin(), positions.end(), [&](int a, int b) { return key(a) < key(b); });
-        for (int n : positions) keys.push_back(key(n));
-        std::mt19937 random(7);
-        draw(rule, shape.special, random);
-        compute(rule, weighted);
-    }
-
-private:
-    void draw(Rule rule, bool special, std::mt19937& random) {
         tables = testing::random<T>(rows * columns, 1);
-        grad = testing::random<T>(count * columns, 2, special);
+        grad = testing::random<T>(count * columns, 2, shape.special);
         weights = testing::random<T>(count, 3);
         for (long long i = 0; i < rows * (rule == Rule::adagrad ? columns : 1); ++i)
             state.push_back(0.1f + float(random() % 1000) / 1000);
+        compute(rule, in_bags);
     }
+
+private:
     void compute(Rule rule, bool in_bags) {
         size_t width = size_t(columns);
         for (const T& value : tables) expected_tables.values.push_back(testing::to_double(value));
@@ -175,52 +149,6 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op =
                 });
             }
         }
-}
-
-// Shape: rows of the batch, columns. Four tables: two rows of the first have many ids, the third is empty, the last has
-// next to no id twice; some ids name no row, and 2 is the padding. The kernels' own design; parts and buckets so small that
-// there are several of each; and room for no more elements than a row can have, so that a bucket is taken by ranges.
-template <class T>
-void check_partition(testing::Report& report, const Shape& shape, const Functions<T>& op = {}) {
-    if (!report.wants<T>(shape)) return;
-    const std::vector<long long> first = {0, 300, 305, 305, 3305};
-    const long long features = 4, padding = 2;
-    const char* names[] = {"sgd", "adagrad", "rowwise"};
-    for (Rule rule : {Rule::sgd, Rule::adagrad, Rule::rowwise_adagrad}) {
-        const bool weighted = rule != Rule::sgd, wide = rule == Rule::sgd;
-        std::mt19937 random(5);
-        std::vector<long long> ids;
-        for (long long i = 0; i < shape.rows * features; ++i) {
-            long long height = first[size_t(i % features) + 1] - first[size_t(i % features)];
-            ids.push_back(random() % 9 && height ? (long long)(random() % unsigned(height)) : random() % 2 ? height : -1);
-            if (i % features == 0 && random() % 2) ids.back() = random() % 3 ? 7 : 8;  // rows of many
-            if (wide && random() % 50 == 0) ids.back() += 1LL << 32;
-        }
-        Case<T> c(shape, rule, weighted, first, ids, padding);
-        Buffer<T> tables((long long)c.tables.size(), shape.off(the_tables)), grad(c.grad, shape.off(the_grad)), weights(c.weights);
-        Buffer<float> state((long long)c.state.size(), shape.off(the_state));
-        Buffer<long long> indices(ids), row_offsets(first);
-        Buffer<int> narrow(std::vector<int>(ids.begin(), ids.end()));
-        const partition::Design own = partition::design_of(shape.rows);
-        partition::Design tight{64, 0, 0};
-        tight.elements = int(tight.of_a_row(shape.rows));
-        for (const partition::Design& design : {own, {64, 1, own.elements}, tight}) {
-            std::vector<Output> outputs = {{"tables", tables, c.expected_tables, &c.tables}};
-            if (rule != Rule::sgd) outputs.push_back({"state", state, c.expected_state, &c.state});
-            std::string direction = "partition " + std::to_string(design.part) + ", " + std::to_string(design.elements);
-            std::unique_ptr<Buffer<char>> memory;
-            report.check<T>(shape, names[int(rule)], direction, double(tables.bytes() + grad.bytes()), outputs, [&] {
-                update::Occurrences<T> all{{}, nullptr, nullptr, nullptr, weighted ? weights.get() : nullptr, grad.get(), c.count};
-                update::Target<T> to{tables.get(), state.get(), c.columns, rule, Scalar(rate), float(eps)};
-                auto allocate = [&](size_t bytes) {
-                    if (!memory) memory = std::make_unique<Buffer<char>>((long long)bytes);
-                    return memory->get();
-                };
-                Integers read{wide ? (const void*)indices.get() : narrow.get(), wide};
-                return op.partition(read, {row_offsets.get(), c.rows, padding, int(features)}, all, to, design, allocate, cudaStream_t{});
-            });
-        }
-    }
 }
 
 // Shape: rows of the batch, columns. Three tables, of 1, 300 and 5 rows; some ids name no row, and 2 is the padding.
@@ -344,7 +272,6 @@ int main(int count, char** arguments) {
         for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {1, 7}, {150, 16}, {150, 3}, {70, 128}})
             check<float>(report, shape, op);
         for (const Shape& shape : {Shape{0, 4}, {5, 0}, {1, 1}, {70, 16}, {40, 7}, {9, 128}}) check_additions(report, shape);
-        for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {150, 16}, {70, 7}, {300, 3}}) check_partition<float>(report, shape, op);
         if (testing::few_rows()) return;
         for (const Shape& shape : {Shape{300, 16, Shape::all}, {40, 132}, {20, 1025}, {65, 4}, {60, 16, 0, true}})
             check_additions(report, shape);
@@ -358,10 +285,6 @@ int main(int count, char** arguments) {
         for (const Shape& shape : {Shape{150, 16, Shape::all}, {70, 132}, {150, 1025}, {20, 4100}, {60, 16, 0, true}})
             check<float>(report, shape, op);
         for (int tensor : {the_tables, the_state, the_grad}) check<float>(report, {40, 16, 1u << tensor}, op);
-        for (const Shape& shape : {Shape{40, 128}, {40, 31}, {40, 101}, {70, 128, Shape::all}, {60, 16, 0, true}, {40, 16, Shape::all}, {700, 4}, {9000, 1}})
-            check_partition<float>(report, shape, op);
-        for (int tensor : {the_tables, the_state, the_grad}) check_partition<float>(report, {40, 16, 1u << tensor}, op);
-        for (const Shape& shape : {Shape{150, 16}, {70, 7}, {40, 128}}) check_partition<__half>(report, shape);
         for (const Shape& shape : {Shape{150, 16}, {70, 7}, {20, 264}}) {
             check<__half>(report, shape);
             if constexpr (testing::on_gpu) check<__nv_bfloat16>(report, shape);

@@ -21,7 +21,7 @@ from ...dispatch import core
 from ..embedding_bags_sort import op as sort_op
 from ..embedding_bags_sort.op import embedding_bags_sort
 from . import eager, op
-from .op import ADD, OP, PARTITION, RULES, _call
+from .op import ADD, OP, RULES, _call
 
 SLOW_INTERPRETED = (
     "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",
@@ -350,86 +350,6 @@ class TestAdditions(InOneKernel):
     @additions
     def test_under_the_sanitizer(self, backend):
         check(self.op, self.function(backend), cases=[Case((300, 7)), Case((300, 16)), Case((20, 1025))])
-
-
-class TestPartition(InOneKernel):
-    """An update of one id a feature that splits the ids into buckets: the op, and the public functions by it."""
-
-    op = "embedding_bags_partition"
-
-    def function(self, backend, in_place=False):
-        return functools.partial(PARTITION.call, backend)
-
-    @no_triton
-    def test_wrong_input(self, backend):
-        call = self.call()
-        tables, state, row_offsets, ids, grad, weights = call.tensors
-        for name, wrong, error, message in (
-            ("tables", tables.double(), TypeError, "tables must be float32, float16 or bfloat16; got float64"),
-            ("state", state[:-1], ValueError, "state must have shape"),
-            ("row_offsets", row_offsets[1:], ValueError, "(indices|bag_grad) must have shape"),
-            ("indices", ids.short(), TypeError, "indices must be int32 or int64; got int16"),
-            ("bag_grad", grad[:, 1:], ValueError, "bag_grad must have shape"),
-            ("per_sample_weights", weights[1:], ValueError, "per_sample_weights must have shape"),
-            ("rule", "adam", ValueError, "rule must be one of"),
-        ):
-            arguments = list(call.arguments())
-            arguments[self.spec.arguments.index(name)] = wrong
-            with pytest.raises(error, match=f"^{self.op}: {message}"):
-                self.function(backend)(*arguments)
-
-    @no_triton
-    @every_rule
-    def test_as_by_sorted_ids(self, backend, rule):
-        """One id of all, which makes sums of sums; ids that name no row; and a call that falls back, of bags."""
-        tables, states, row_offsets, ids, grad = drawn(batch=700, width=4)
-        few, offsets = ragged(batch=700)
-        for indices, more in (
-            (ids, {}), (torch.full_like(ids, 2), {"padding_idx": 1}), (ids - 1, {"padding_idx": 0}),
-            (few, {"offsets": offsets, "mode": "mean"}),
-        ):
-            arguments = (rule, tables, states[rule], row_offsets, indices, grad, 0.1)
-            got, want = updated(backend, *arguments, **more, method="partition"), exact(*arguments, **more)
-            for one, other in zip(got, want, strict=True):  # 700 terms of one row, some of which cancel
-                torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-3)
-            if backend == "eager":
-                continue
-            again = updated(backend, *arguments, **more, method="partition")
-            assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
-
-    @additions
-    def test_row_offsets_that_fall_update_no_row_twice(self, backend):
-        tables, ids = torch.zeros(8, 4, device=DEVICE), torch.tensor([[2, 0, 0]] * 20, device=DEVICE)
-        state, grad = torch.zeros_like(tables), torch.ones(20, 3, 4, device=DEVICE)
-        for offsets in ([0, 4, 2, 8], [5, 4, -2, 9], [3, 2**40, 0, -(2**62)]):
-            arguments = (tables, state.zero_(), torch.tensor(offsets, device=DEVICE), ids, grad, 0.1)
-            kernels.embedding_bags_adagrad_(*arguments, method="partition", backend=backend)
-            assert set(state.unique().tolist()) <= {0.0, 20.0**2}
-
-    def test_method(self):
-        tables, _, row_offsets, ids, grad = drawn(batch=4)
-        update = functools.partial(kernels.embedding_bags_sgd_, tables, row_offsets, ids, grad, 0.1)
-        with pytest.raises(ValueError, match="sgd_: method must be one of auto, sort, partition; got 'buckets'"):
-            update(method="buckets")
-        with mock.patch.object(op, "PARTITION") as partition:
-            sorted_ids = embedding_bags_sort(ids, row_offsets, None, len(tables))
-            for more in ({}, {"method": "sort"}, {"method": "partition", "sorted_ids": sorted_ids}):
-                update(**more)
-            assert not partition.call.called
-            update(method="partition")
-            assert partition.call.called
-        too_many = torch.empty(65537, 3, 8, device="meta")
-        assert [op.can_partition(tables, ids, part) for part in (too_many, too_many[1:])] == [False, True]
-        wide = tables.new_empty(110, 129)
-        arguments = (wide, wide[0, :0], row_offsets, ids, grad.new_empty(4, 3, 129), None, 0.1, "sgd", 0.0, -1)
-        with pytest.raises(ValueError, match=r"tables must have up to 128 columns .*; got tables of \[110, 129\]"):
-            PARTITION.call("auto", *arguments)
-
-    @GPU
-    @pytest.mark.sanitizer
-    @additions
-    def test_under_the_sanitizer(self, backend):
-        check(self.op, self.function(backend), cases=[Case((300, 7)), Case((2500, 16)), Case((700, 101))])
 
 
 class TestUpdates(Contract):
