@@ -26,10 +26,11 @@ from model import preset, single_file
 from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
 from model.sharding import pieces as of_pieces
+from model.sharding import ranks as of_ranks
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
-from model.sharding.ranks import SharedSignals, of_rank
+from model.sharding.ranks import Lost, Ranks, SharedSignals, of_rank
 from model.sharding.run import shards_of
 from model.sharding.sparse_arch import PiecedTables
 from model.train import main, train
@@ -376,3 +377,34 @@ def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd):
         monkeypatch.setattr(SharedSignals, "SAME", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+class Event:
+    """Of a device that gets there at the asked-for time of this number."""
+
+    def __init__(self, done_at: int):
+        self.left = done_at
+
+    def query(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_who_waits_for_a_device_hears_of_a_timeout_and_of_another_ranks_end(monkeypatch):
+    monkeypatch.setattr(of_ranks, "PATIENCE", 0.01)
+    ranks = Ranks.__new__(Ranks)
+    ranks.rank, ranks.timeout, ranks.is_to_end, ranks.notes = 0, 0.1, False, "a store"
+    beats = itertools.count()
+    alive = {"_beats": lambda: {rank: [str(next(beats))] for rank in range(3)}}
+    monkeypatch.setattr(Ranks, "_beats", lambda _self: alive["_beats"]())
+    ranks.wait_for(Event(5))
+    with pytest.raises(Lost, match="no answer within --timeout"):
+        ranks.wait_for(Event(10**9))
+    ranks.timeout, ranks.is_to_end = 60, True
+    ranks.wait_for(Event(300))  # all are there, and will agree to end
+    alive["_beats"] = lambda: {0: [str(next(beats))], 1: [str(next(beats))], 2: ["7"]}
+    with pytest.raises(Lost, match="ended by a signal"):
+        ranks.wait_for(Event(10**9))
+    alive["_beats"], ranks.notes = dict, None  # the store has ended with its rank
+    with pytest.raises(Lost, match="ended by a signal"):
+        ranks.wait_for(Event(10**9))
