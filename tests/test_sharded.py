@@ -26,7 +26,7 @@ from model import preset, single_file
 from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
 from model.sharding import pieces as of_pieces
-from model.sharding import ranks as of_ranks
+from model.sharding import ranks as sharding_ranks
 from model.sharding.batches import ShardedBatches, joined, rows_of
 from model.sharding.checkpoints import named
 from model.sharding.pieces import Sharding, pieces, place
@@ -391,7 +391,7 @@ class Event:
 
 
 def test_who_waits_for_a_device_hears_of_a_timeout_and_of_another_ranks_end(monkeypatch):
-    monkeypatch.setattr(of_ranks, "PATIENCE", 0.01)
+    monkeypatch.setattr(sharding_ranks, "PATIENCE", 0.01)
     ranks = Ranks.__new__(Ranks)
     ranks.rank, ranks.timeout, ranks.is_to_end, ranks.notes = 0, 0.1, False, "a store"
     beats = itertools.count()
