@@ -111,7 +111,7 @@ def test_a_broken_kernel_passes_once_its_wrong_line_is_mended(name, tmp_path):
     spec = importlib.util.spec_from_file_location(f"mended_{name}", tmp_path / "mended.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    hold(module, message if DEVICE.type == "cpu" else "")  # there the interpreter has a few of the cases
+    hold(module, message)
 
 
 @interpreter_or_gpu

@@ -205,7 +205,7 @@ def written(name, built_once):
     return built_once(f"gpu-{name}", lambda path: write(path, pooling, "cuda", precision, **changes))
 
 
-@pytest.fixture(scope="module", params=[*PRECISIONS])
+@pytest.fixture(scope="session", params=[*PRECISIONS])
 def in_precision(request, built_once):
     """(the folder, its name, pooling, precision and changes of the model)."""
     return written(request.param, built_once), request.param, *PRECISIONS[request.param]
@@ -311,7 +311,7 @@ __attribute__((destructor)) static void tell(void) { fprintf(stderr, "graphs lau
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def between(tmp_path_factory):
     folder = tmp_path_factory.mktemp("between")
     (folder / "between.c").write_text(BETWEEN)
