@@ -25,10 +25,11 @@ from data.schema import read_schema
 from model import preset, single_file
 from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
+from model.sharding import beats as beats_module
 from model.sharding import pieces as of_pieces
 from model.sharding import ranks as sharding_ranks
 from model.sharding.batches import ShardedBatches, joined, rows_of
-from model.sharding.checkpoints import named
+from model.sharding.checkpoints import _Part, named
 from model.sharding.pieces import Sharding, pieces, place
 from model.sharding.ranks import Lost, Ranks, SharedSignals, of_rank
 from model.sharding.run import shards_of
@@ -408,3 +409,35 @@ def test_who_waits_for_a_device_hears_of_a_timeout_and_of_another_ranks_end(monk
     alive["_beats"], ranks.notes = dict, None  # the store has ended with its rank
     with pytest.raises(Lost, match="ended by a signal"):
         ranks.wait_for(Event(10**9))
+
+
+def test_a_thread_sees_that_the_main_one_stands_still(monkeypatch):
+    now = SimpleNamespace(value=100.0)
+    monkeypatch.setattr(beats_module.time, "monotonic", lambda: now.value)
+    before = signal.signal(signal.SIGTERM, lambda *_: None), signal.set_wakeup_fd(-1)
+    try:
+        for how in ("alive", "quiet", "signal", "hangs"):
+            watch = beats_module.Watch(0, timeout=20)
+            if how == "signal":
+                signal.raise_signal(signal.SIGTERM)
+            begin, message = now.value, ""
+            while not message and now.value < begin + 60:
+                beat = "7" if how in ("quiet", "signal") else str(now.value)
+                theirs = "between steps 8 and 9" if how == "hangs" else "in step 9"
+                message = watch.look({0: [str(now.value), "in step 9", "a"], 1: [beat, theirs, "b"]}, "in step 9")
+                now.value += 1
+            seconds = now.value - begin
+            expected = {"alive": (60, ""), "hangs": (27, "b hangs, between steps 8 and 9: no answer within --timeout")}
+            killed = "b answers no more, in step 9: killed, or stopped"
+            assert (seconds, message) == (expected | {"quiet": (27, killed), "signal": (7, killed)})[how]
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.set_wakeup_fd(before[1])
+
+
+def test_a_part_of_a_file_is_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"abcdefgh")
+    with _Part(tmp_path / "file", 2, 6) as part:
+        assert part.read() == b"cdef"
+        assert (part.seek(-2, 2), part.read(), part.tell()) == (2, b"ef", 4)
+        assert (part.seek(1), part.read(100), part.seek(-2, 1), part.read(1)) == (1, b"def", 2, b"e")

@@ -26,10 +26,11 @@ from data.cli import Terminated, UserError
 from model.checkpoints import first_line
 from model.device import choose
 from model.interrupts import Interrupted, Signals
+from model.sharding import beats
+from model.sharding.beats import BEAT, PATIENCE, Beats, Watch
 
 T = TypeVar("T")
-BEAT = 0.25  # seconds between two notes of a rank that it lives
-PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
+LOOKS = 4  # beats between two looks at the others
 POLL = 5e-5  # seconds between two questions to a device
 NCCL_LATER = timedelta(seconds=60)
 
@@ -47,13 +48,15 @@ class Ranks:
 
     host: the group for what is the host's: objects, checkpoints; of gloo.
     restarts: how often torchrun has started these processes anew.
+    command: whose messages these are.
     """
 
-    def __init__(self, device: torch.device, timeout: float):
+    def __init__(self, device: torch.device, timeout: float, command: str = "python -m model.train"):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         self.device, self.doing, self.timeout = device, "at its beginning", timeout
         self.is_to_end = False  # whether a signal came: perhaps torchrun's, for another rank has ended
+        self.command, self.watch = command, Watch(self.rank, timeout) if device.type == "cuda" else None
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
         self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
@@ -62,11 +65,11 @@ class Ranks:
             # NCCL ends a process without a word, and nobody's collectives in a CUDA graph: wait_for comes before it.
             dist.init_process_group(backend, timeout=limit + NCCL_LATER * (backend == "nccl"), **options)
             self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
-            self.notes, beats = self._connect(), self._connect()
+            self.notes, own = self._connect(), self._connect()
         except RuntimeError as error:
             raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
-        self._tell(beats, 0)  # now: a rank may be killed at any time
-        self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
+        self._tell(own, 0)  # now: a rank may be killed at any time
+        self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
         self._beating.start()
 
     @property
@@ -114,16 +117,16 @@ class Ranks:
     def wait_for(self, event: torch.cuda.Event) -> None:
         """Until the device got there. Lost, if it does not within the timeout, or if a signal came and another rank
         answers no more. A CUDA call that waits would do so for ever, and no signal would be heard."""
-        since, before, beats = time.monotonic(), 0.0, {}
+        since, looked, before = time.monotonic(), 0.0, {}
         while not event.query():
             time.sleep(POLL)
             now = time.monotonic()
             if now > since + self.timeout:
                 raise Lost("no answer within --timeout")
-            if self.is_to_end and now > before + PATIENCE:
-                if self._silent(beats, beats := self._beats()) or self.notes is None:
+            if self.is_to_end and now > looked + PATIENCE:
+                if beats.silent(before, before := self._beats(), self.rank) or self.notes is None:
                     raise Lost("ended by a signal")
-                before = now
+                looked = now
 
     def check_shared(self, folder: Path) -> None:
         """Raise UserError unless all ranks see the folder that the first one made."""
@@ -212,9 +215,18 @@ class Ranks:
             while not self._ended.wait(BEAT):
                 beat += 1
                 self._tell(store, beat)
+                if self.watch and beat % LOOKS == 0:
+                    self._end_at_once(self.watch.look(beats.read(store, self.world), self.doing), store)
+
+    def _end_at_once(self, message: str, store: dist.Store) -> None:
+        """If there is something to say; the main thread is not asked."""
+        if message and store.add("spoken", 1) == 1:
+            os.write(2, f"{self.command}: {message}\n".encode())
+        if message:
+            os._exit(2)
 
     def _tell(self, store: dist.Store, beat: int) -> None:
-        store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
+        beats.tell(store, self.rank, beat, self.doing, self.where)
 
     def _asked(self, question: Callable[[dist.Store], T], otherwise: T) -> T:
         """The store's answer, while there is one."""
@@ -247,26 +259,13 @@ class Ranks:
         after = self._beats()
         if self.notes is None:
             return f"rank 0, or its torchrun, has ended, with the store that all share: {first_line(error)}"
-        if silent := self._silent(before, after):
-            return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
-        late = [rank for rank, beat in after.items() if beat[1] != self.doing and rank != self.rank]
-        if late:
-            return f"{_named(after, late)} hangs, {after[late[0]][1]}: no answer within --timeout"
-        return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
-
-    def _silent(self, before: dict[int, list[str]], after: dict[int, list[str]]) -> list[int]:
-        """The other ranks that have not beaten in between."""
-        return [rank for rank in before if rank != self.rank and rank in after and after[rank][0] == before[rank][0]]
-
-    def _beats(self) -> dict[int, list[str]]:
-        """(beat, doing, where) of each rank."""
-        keys = {rank: f"beat {rank}" for rank in range(self.world)}
-        return self._asked(
-            lambda notes: {
-                rank: notes.get(key).decode().split("\t") for rank, key in keys.items() if notes.check([key])
-            },
-            {},
+        quiet = beats.silent(before, after, self.rank)
+        return beats.told(quiet, after, self.rank, self.doing) or (
+            f"the ranks wait for each other, {self.doing}: {first_line(error)}"
         )
+
+    def _beats(self) -> Beats:
+        return self._asked(lambda notes: beats.read(notes, self.world), {})
 
 
 def _exit(status: int) -> None:
@@ -279,10 +278,6 @@ def _exit(status: int) -> None:
 def _touched(path: Path) -> Path:
     path.touch()
     return path
-
-
-def _named(beats: dict[int, list[str]], ranks: Sequence[int]) -> str:
-    return ", ".join(beats[rank][2] for rank in ranks)
 
 
 def of_rank(device: str | None) -> torch.device:

@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     todo = json.loads(args.todo.read_text())
     with user_errors(PROG):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, also of a rank that waits in a collective
-        ranks = Ranks(of_rank(todo["device"]), TIMEOUT)
+        ranks = Ranks(of_rank(todo["device"]), TIMEOUT, PROG)
         if ranks.device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         with ranks.one_message(), args.done.open("a") as lines:
