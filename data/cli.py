@@ -48,6 +48,11 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def is_first() -> bool:
+    """Whether this process speaks for all that torchrun started: it is the only one, or the first rank."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
+
+
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()  # no other may set a signal's handler
 
@@ -93,7 +98,8 @@ def _signals_end(command: str) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         what = "interrupted" if number == signal.SIGINT else "terminated"
-        os.write(2, f"{command}: {what}\n".encode())
+        if is_first():
+            os.write(2, f"{command}: {what}\n".encode())
         os._exit(128 + number)
 
     with _handled(end):
@@ -125,8 +131,9 @@ def command_imports(package: str) -> Iterator[None]:
 def user_errors(command: str) -> Iterator[None]:
     """End the process for a user's mistake, saying why in one line.
 
-    UserError, OSError, MemoryError: status 2. Ctrl-C: 130. SIGTERM: 143. Nobody reads what it prints any more: 141, as
-    SIGPIPE ends other programs, without a word.
+    UserError, OSError, MemoryError: status 2. Ctrl-C: 130. SIGTERM: 143; under torchrun, which sends both to all of its
+    processes, the first one says so. Nobody reads what it prints any more: 141, as SIGPIPE ends other programs, without
+    a word.
     """
     try:
         with sigterm_as_interrupt() if _on_main_thread() else nullcontext():
@@ -145,10 +152,11 @@ def user_errors(command: str) -> Iterator[None]:
     except MemoryError as error:
         message, status = f"out of memory: {error}".removesuffix(": "), 2
     except Terminated:
-        message, status = "terminated", 143
+        message, status = "terminated" if is_first() else None, 143
     except KeyboardInterrupt:
-        message, status = "interrupted", 130
+        message, status = "interrupted" if is_first() else None, 130
     else:
         return
-    print(f"{command}: {message}", file=sys.stderr)
+    if message:
+        print(f"{command}: {message}", file=sys.stderr)
     sys.exit(status)

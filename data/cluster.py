@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
+import queue
 import signal
+import socket
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loguru import logger
 from tqdm import tqdm
 
 from data.cli import UserError, signals_wait
@@ -21,17 +26,18 @@ if TYPE_CHECKING:
 T, R = TypeVar("T"), TypeVar("R")
 SHARE = 0.6  # of what a worker has; at 0.8 Dask's pause, at 0.95 they are killed
 NO_LIMIT = 2 << 30  # bytes, of workers that say none
-START_S = 30  # how long is waited for a first worker, and for the scheduler
+ANSWERS_S, START_S = 10, 30  # how long is waited for the scheduler, and for a first worker
+SILENT_S = 1  # after which it is said what is waited for
 Tell = Callable[[int, int], None]  # told rows and bytes that a task has done so far
 
 
 class Workers:
     """Those that a scheduler has: some are killed and others come, and what a killed one was doing is begun again."""
 
-    def __init__(self, client: Client, name: str, memory: int, progress: bool):
-        """name: of the whole, for messages. memory: bytes that a task may take. progress: whether bars are shown, where
-        stderr is a terminal."""
-        self.client, self.name, self.memory, self.progress = client, name, memory, progress
+    def __init__(self, client: Client, name: str, memory: int, limit: int | None, progress: bool):
+        """name: of the whole, for messages. memory: bytes that a task may take; limit: those that there are for it, if
+        a worker says it. progress: whether bars are shown, where stderr is a terminal."""
+        self.client, self.name, self.memory, self.limit, self.progress = client, name, memory, limit, progress
 
     def __call__(self, function: Callable[[T], R], items: list[T], what: str) -> list[R]:
         """The results, in the order of the items. What a call raises is raised."""
@@ -121,9 +127,18 @@ def _call(number: int, item: T, function: Callable[..., R], topic: str | None) -
         return error
 
 
+def machine_memory() -> int:
+    """Bytes that this machine has, or of them this container's share, if Dask is here to find it."""
+    try:
+        from distributed.system import MEMORY_LIMIT
+    except ModuleNotFoundError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return MEMORY_LIMIT
+
+
 def memory_of(number: int) -> int:
-    """Bytes for a task of each of so many processes of this machine. Raises UserError without the packages."""
-    return int(SHARE * _distributed().system.MEMORY_LIMIT / number)
+    """Bytes for a task of each of so many processes of this machine."""
+    return int(SHARE * machine_memory() / number)
 
 
 @contextmanager
@@ -159,7 +174,7 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
                 opened.callback(_close, client)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield Workers(client, f"{number} processes", memory_of(number), progress)
+        yield Workers(client, f"{number} processes", memory_of(number), machine_memory(), progress)
 
 
 @contextmanager
@@ -167,19 +182,49 @@ def cluster(address: str, progress: bool = False) -> Iterator[Workers]:
     """Those of the scheduler at this address. Raises UserError without the packages, or if it has no worker."""
     distributed = _distributed()
     with ExitStack() as opened:
-        try:
-            with signals_wait():
-                client = distributed.Client(address, timeout=START_S)
-                opened.callback(_close, client)
-        except (ValueError, OSError) as error:
-            raise UserError(f"{address}: no scheduler of Dask answers: {str(error) or type(error).__name__}") from None
+        client = _client(distributed, address)
+        opened.callback(_close, client)
+        if not client.scheduler_info(n_workers=-1)["workers"]:
+            logger.info("{}: no worker yet; waiting {} s for one", address, START_S)
         try:
             client.wait_for_workers(1, timeout=START_S)
         except TimeoutError:
             raise UserError(f"{address}: no worker in {START_S} s; start some: dask worker {address}") from None
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] / worker["nthreads"] for worker in workers if worker["memory_limit"]]
-        yield Workers(client, address, int(SHARE * min(limits)) if limits else NO_LIMIT, progress)
+        limit = int(min(limits)) if limits else None
+        yield Workers(client, address, int(SHARE * limit) if limit else NO_LIMIT, limit, progress)
+
+
+def _client(distributed: Any, address: str) -> Client:
+    """Of the scheduler at this address. Raises UserError if none answers: at once where no machine has that name."""
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answers.put(distributed.Client(address, timeout=ANSWERS_S))
+        except Exception as error:
+            answers.put(error)
+
+    try:
+        scheme, location = distributed.comm.parse_address(address)
+        if scheme in ("tcp", "tls"):
+            socket.getaddrinfo(*distributed.comm.parse_host_port(location))
+        # In a thread, which is left behind: where something else listens that does not say a word, it has no end.
+        threading.Thread(target=connect, daemon=True).start()
+        try:
+            answer = answers.get(timeout=SILENT_S)
+        except queue.Empty:
+            logger.info("{}: no scheduler yet; waiting {} s for it", address, ANSWERS_S)
+            answer = answers.get(timeout=ANSWERS_S + SILENT_S)
+    except (ValueError, OSError, queue.Empty) as error:
+        answer = error
+    if not isinstance(answer, Exception):
+        return answer
+    why = getattr(answer, "strerror", None) or str(answer) or f"nothing in {ANSWERS_S} s"
+    if not isinstance(answer, ValueError | OSError | ImportError | queue.Empty):
+        why = "what listens there is something else"
+    raise UserError(f"{address}: no scheduler of Dask answers: {why}")
 
 
 def _close(opened: Any) -> None:

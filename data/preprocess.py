@@ -26,8 +26,8 @@ from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
+from data.cluster import Workers, machine_memory, memory_of
 from data.cluster import cluster as dask_cluster
-from data.cluster import memory_of
 from data.cluster import processes as dask_processes
 from data.dataset import Ends, write_dataset
 from data.files import by_numbers, check_once, out_of_order
@@ -137,6 +137,10 @@ def preprocess(
         tqdm, total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess",
         disable=None if progress else True,
     )
+    if memory and not cluster:
+        _check_there(memory, machine_memory(), "this machine")
+        if processes and processes * memory > machine_memory():
+            logger.warning("--memory: {} processes may take more, together, than this machine has", processes)
     if processes or cluster:
         tasks = _tasks(inputs, schema, by)
         ends = partial(_ends_of_days, inputs[-1], [task.name for task in tasks]) if by == "days" else None
@@ -146,10 +150,7 @@ def preprocess(
         with bar() as report.bar:
             rows = write_pieces(
                 tasks, out, opened, report.add, skips=on_bad_line == "skip", ends=ends,
-                most=lambda those: _most(
-                    memory or those.memory, PROCESS, "--memory" if memory else those.name, f"each task on {those.name}"
-                ),
-                **settings,
+                most=partial(_most_of, memory), **settings,
             )
     else:
         files: list[Path] = []  # of each chunk
@@ -186,6 +187,22 @@ def _check_memory(memory: int, fixed: int, whose: str) -> None:
     least = fixed + LEAST * BYTES_AN_ID
     if memory < least:
         raise UserError(f"{whose}: expected at least {least / 2**30:.2f} GiB, got {memory / 2**30:.2f}")
+
+
+def _check_there(memory: int, limit: int, whose: str) -> None:
+    """Raise UserError if --memory is more than there is."""
+    if memory > limit:
+        raise UserError(
+            f"--memory: expected at most {limit / 2**30:.2f} GiB, what {whose} has, got {memory / 2**30:.2f}"
+        )
+
+
+def _most_of(memory: int | None, workers: Workers) -> int:
+    """How many counts a task of these workers may hold, of --memory's bytes or of theirs."""
+    if memory and workers.limit:
+        _check_there(memory, workers.limit, f"each thread of a worker of {workers.name}")
+    whose = "--memory" if memory else workers.name
+    return _most(memory or workers.memory, PROCESS, whose, f"each task on {workers.name}")
 
 
 def _most(memory: int, fixed: int, whose: str, who: str) -> int:
@@ -278,6 +295,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.workers is not None and (options.processes or options.cluster):
         parser.error("argument --workers: they are threads, and --processes and --cluster have none")
+    if options.cluster == "":  # of a variable that is not set
+        parser.error("argument --cluster: expected an address, got none")
     for name, least, most in (
         ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("processes", 1, None), ("hash_size", 1, IDS)
     ):
@@ -288,6 +307,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = {key: value for key, value in vars(options).items() if key not in ("inputs", "out", "schema")}
     with user_errors("data.preprocess"):
         logger.remove()
+        tqdm.get_lock()  # now: of a signal that comes while the first message makes it, nothing would be left
         logger.add(lambda message: tqdm.write(message, file=sys.stderr, end=""), format="{level}: {message}")
         schema = read_schema(options.schema) if options.schema else None
         rows, bad = preprocess(options.inputs, options.out, schema=schema, progress=True, **settings)

@@ -72,13 +72,20 @@ def load_checkpoint(path: str | Path, mmap: bool = False) -> dict:
     return state
 
 
+def is_of_ranks(path: Path) -> bool:
+    """Whether this is what ranks under torchrun write: a run's folder, a checkpoint's, or the name of one."""
+    if path.is_dir():
+        return (path / "run.pt").exists() or is_of_ranks(path / "last")
+    return path.name in ("last", "best") and path.exists() and not zipfile.is_zipfile(path)
+
+
 def load_whole(path: str | Path, mmap: bool = False) -> dict:
     """`load_checkpoint` of a file with all parameters; UserError, saying how it is made, for what ranks under torchrun
     wrote, whose tables are in other files."""
     path = Path(path)
     if path.is_dir():
         folder = path
-    elif path.name in ("last", "best") and path.exists() and not zipfile.is_zipfile(path):
+    elif is_of_ranks(path):
         folder = path.parent
     else:
         state = load_checkpoint(path, mmap)

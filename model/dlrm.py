@@ -197,6 +197,8 @@ class DLRM(nn.Module):
         self._check(dense, sparse, offsets)
         if offsets is None and type(self.sparse_arch) is SparseArch and fused.is_whole(self, dense):
             return fused.whole(self, dense, self.sparse_arch.rows(sparse)).squeeze(1)
+        if offsets is None and type(self.sparse_arch) is SparseArch and fused.trains_whole(self, dense):
+            return fused.train_whole(self, dense, self.sparse_arch.rows(sparse)).squeeze(1)
         if type(self.sparse_arch) is SparseArch and fused.looks_up(self, dense, offsets is not None):
             if offsets is None:
                 rows = self.sparse_arch.rows(sparse)

@@ -9,6 +9,8 @@
 
 An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
 kernels.FusedMLP has it; but in full float32 a training step that is no CUDA graph takes one kernel (`pack`).
+Where one kernel of all arches is faster, it computes the model without gradients (`whole`), and the forward of a step
+that computes its MLPs' gradients at its end (`train_whole`).
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
@@ -27,8 +29,10 @@ from torch.compiler import is_compiling
 import kernels
 from kernels.dispatch.refusals import autocasts
 from kernels.hooks import has_hooks
-from kernels.ops.dlrm.choice import is_faster
-from kernels.ops.dlrm.op import nvrtc_runs
+from kernels.ops.dlrm.choice import design_for, is_faster, is_faster_kept
+from kernels.ops.dlrm.eager import PAD_TO
+from kernels.ops.dlrm.op import dlrm_forward_kept, nvrtc_runs
+from kernels.ops.dlrm.pair import Pairs
 from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed, packed_together
@@ -37,8 +41,6 @@ from kernels.ops.lookup_interact.choice import fits, why_in_two
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction, Precision
 from model.tables import FusedTables
-
-PAD_TO = 8  # numbers that a row of the interaction is filled up to: 16 bytes in half precision, 32 in float32
 
 
 class Fused:
@@ -132,13 +134,18 @@ class FusedOverArch(Fused, OverArch):
 
 
 def is_whole(model: nn.Module, dense: Tensor) -> bool:
-    """Whether `whole` computes a DLRM for such dense features: without gradients and autocast, one with fused kernels
-    and the interaction dot, as it was built and without hooks, that one kernel computes faster than its parts."""
+    """Whether `whole` computes a DLRM for such dense features: without gradients, one that `_may_be_whole` and that one
+    kernel computes faster than its parts."""
+    return not torch.is_grad_enabled() and _may_be_whole(model, dense) and is_faster(*_described(model, dense))
+
+
+def _may_be_whole(model: nn.Module, dense: Tensor) -> bool:
+    """Whether a DLRM has fused kernels and the interaction dot, as it was built and without hooks, and no autocast."""
     parts = bottom, tables, interaction, top = (
         model.dense_arch, model.sparse_arch, model.interaction_arch, model.over_arch
     )
     as_built = FusedDenseArch, FusedInteractionArch, FusedOverArch  # a class of a reader's own may compute more
-    if (type(bottom), type(interaction), type(top)) != as_built or torch.is_grad_enabled() or is_compiling():
+    if (type(bottom), type(interaction), type(top)) != as_built or is_compiling():
         return False
     if interaction.interaction is not Interaction.DOT or autocasts(dense):
         return False
@@ -149,11 +156,14 @@ def is_whole(model: nn.Module, dense: Tensor) -> bool:
     linears = bottom.linears(), top.linears()
     if any([linear.bias is None for linear in (*linears[0], *linears[1])]):  # == of a tensor takes the host 20 µs
         return False
-    if dense.dtype not in TYPES or dense.dtype != tables.tables.weight.dtype:
-        return False
-    weights = [tuple([linear.weight.shape for linear in of_arch]) for of_arch in linears]
-    rows = dense.shape[0]
-    return is_faster(*weights, len(tables.tables), False, dense.dtype, precision_of(dense), dense.device, rows)
+    return dense.dtype in TYPES and dense.dtype == tables.tables.weight.dtype
+
+
+def _described(model: nn.Module, dense: Tensor) -> tuple:
+    """A model that may be whole, as `design_for` takes it."""
+    arches, rows = (model.dense_arch, model.over_arch), dense.shape[0]
+    weights = [tuple([linear.weight.shape for linear in arch.linears()]) for arch in arches]
+    return *weights, len(model.sparse_arch.tables), False, dense.dtype, precision_of(dense), dense.device, rows
 
 
 def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
@@ -164,6 +174,43 @@ def whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
         dense, list(tables.weight.split(tables.rows)), rows, None, *bottom, *top, precision=precision_of(dense),
         backend="cuda",
     )
+
+
+def trains_whole(model: nn.Module, dense: Tensor) -> bool:
+    """Whether `train_whole` computes a DLRM for such dense features: in a step that computes its MLPs' gradients at its
+    end (`fusing_gradients`), one that may be whole, of a batch that pairs of multiprocessors take, and faster."""
+    arches, tables = (model.dense_arch, model.over_arch), model.sparse_arch.tables
+    if is_compiling() or not all([isinstance(arch, Fused) and arch.packed is not None for arch in arches]):
+        return False
+    bottom, top = (arch.packed for arch in arches)
+    if not (bottom.leaves_operands and top.leaves_operands):
+        return False
+    if not _may_be_whole(model, dense) or dense.requires_grad or type(tables) is not FusedTables:
+        return False
+    if not tables.training or tables.out_of_range != "error":
+        return False
+    for arch in arches:
+        if not (arch.packed.takes(arch.linears(), dense, arch.backend) and arch.packed.leaves(dense)):
+            return False
+    if not is_faster_kept(bottom.widths, top.widths, len(tables), dense.shape[0], dense.device):
+        return False
+    shape = len(tables), tables.weight.shape[1], dense.dtype, precision_of(dense), dense.device
+    return isinstance(design_for(*_described(model, dense)), Pairs) and fits(*shape)
+
+
+def train_whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
+    """The logits [B, 1] of a DLRM in one kernel, which keeps what the backwards of its parts read. rows: as in `whole`.
+    Vectors meet in tf32, as products of `whole` do, where the interaction's own kernel takes full float32."""
+    bottom, top, tables = model.dense_arch.packed, model.over_arch.packed, model.sparse_arch.tables
+    with torch.no_grad():
+        out, bottom_values, vector, features, top_values = dlrm_forward_kept(
+            dense, tables.weight.split(tables.rows), rows, bottom.buffer, top.buffer, bottom.widths, top.widths,
+            "relu", "relu", "relu", "identity", backend="cuda",
+        )
+    vector = bottom(dense, final_activation="relu", known=(vector, bottom_values))
+    # Ids are sorted beside the backward, not beside this kernel, which takes all multiprocessors.
+    features = tables.interact(vector, rows, None, PAD_TO, precision_of(dense), "cuda", known=(features,))
+    return top(features, known=(out, top_values))
 
 
 def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data.cli import UserError
-from model.checkpoints import FORMAT, first_line, load_checkpoint, load_whole, save_checkpoint
+from model.checkpoints import FORMAT, first_line, is_of_ranks, load_checkpoint, load_whole, save_checkpoint
 from model.dlrm import DLRM
 from model.evaluation import Metrics
 from model.optimizers import Optimizers
@@ -155,6 +155,8 @@ class Run:
 
     def _load(self, path: Path) -> dict:
         """A checkpoint's fields; of one whose numbers `_fill` reads, all else."""
+        if is_of_ranks(path) or (not path.exists() and is_of_ranks(path.with_suffix(""))):
+            raise _elsewhere(path, "under torchrun")
         return load_checkpoint(path)
 
     def _fill(self, path: Path, state: dict) -> None:
@@ -172,7 +174,7 @@ class Run:
         state = self._load(path)
         if ("sharding" in state["config"]) != ("sharding" in self.identity):
             where = "under torchrun" if "sharding" in state["config"] else "in one process, without torchrun"
-            raise UserError(f"{path}: is of a run {where}, and --resume goes on with it there alone; see --init-from")
+            raise _elsewhere(path, where)
         try:
             _check_same(path, state["config"], self.identity, (*CHANGEABLE, *changed))
             if state["step"] and state["config"]["train"]["batch_size"] != self.identity["train"]["batch_size"]:
@@ -206,7 +208,8 @@ class Run:
             raise error from None
         if not self._wrote(state) or state["epoch"] not in (self.epoch - self.stale, self.epoch + 1):
             raise UserError(
-                f"{path}: is not of the run of {last}, whose best epoch it is to hold: copy that run's best.pt there"
+                f"{path}: is not of the run of {last}, whose best epoch it is to hold: copy that run's {path.name} "
+                "there"
             )
 
     def load_best(self, path: Path) -> None:
@@ -214,8 +217,8 @@ class Run:
         state, epoch = self._load(path), self.epoch - self.stale
         if not self._wrote(state) or state["epoch"] != epoch:
             raise UserError(
-                f"{path}: is not what this run wrote there after epoch {epoch}, its best; last.pt beside it is this "
-                "run's"
+                f"{path}: is not what this run wrote there after epoch {epoch}, its best; the last one beside it is "
+                "this run's"
             )
         self._fill(path, state)
         self.model.load_state_dict(state["parameters"])
@@ -249,6 +252,10 @@ class Run:
             if name in state["parameters"] and not torch.equal(buffer.cpu(), state["parameters"][name]):
                 raise UserError(f"{path}: {name}: the checkpoint has other ids than this run's metadata.json")
         self.model.load_state_dict(state["parameters"])
+
+
+def _elsewhere(path: Path, where: str) -> UserError:
+    return UserError(f"{path}: is of a run {where}, and --resume goes on with it there alone; see --init-from")
 
 
 def _bytes(value: object) -> int:

@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 
 from data.cli import Parser, UserError
+from model.checkpoints import is_of_ranks
 from model.sharding.checkpoints import RUN, named, write_single
 
 
@@ -32,4 +33,6 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{folder}: expected a run's folder, or a checkpoint's, got a file; name {folder.parent}")
     if is_one and options.which:
         raise UserError(f"--which {options.which}: {folder} is one checkpoint; name the run's folder, {folder.parent}")
+    if is_of_ranks(options.out) or (options.out.parent / RUN).exists():
+        raise UserError(f"--out {options.out}: is a part of the checkpoints themselves; name another file")
     write_single(folder if is_one else named(folder / (options.which or "best")), options.out)

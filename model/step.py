@@ -83,8 +83,9 @@ def make_step(
     CUDA graph there may be a fourth, the offsets of bags.
 
     A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
-    (`fusing_gradients`). Where torch.compile runs it has loss and gradient from one kernel, made at the first step, in
-    some seconds; a batch of another size has them from eager's.
+    (`fusing_gradients`), its forward in one kernel where that takes the model (`fused.trains_whole`). Where
+    torch.compile runs it has loss and gradient from one kernel, made at the first step, in some seconds; a batch of
+    another size has them from eager's.
     """
     if cuda_graph:
         of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)

@@ -119,17 +119,19 @@ class FusedTables(BatchedTables):
         return self._look_up(torch.cat(list(rows)), offsets)
 
     def interact(
-        self, dense: Tensor, rows: Tensor, offsets: Tensor | None, pad_to: int, precision: str, backend: str
+        self, dense: Tensor, rows: Tensor, offsets: Tensor | None, pad_to: int, precision: str, backend: str,
+        known: tuple[Tensor] | None = None,
     ) -> Tensor:
         """kernels.lookup_interact of dense [B, D], in the weight's dtype, and what is looked up, which is not in memory
-        then. rows: int64 [B, F], or with offsets [N]. A backward looks up again; the weight must be as it was."""
-        how = pad_to, precision, backend
+        then. rows: int64 [B, F], or with offsets [N]. A backward looks up again; the weight must be as it was. known:
+        the result of a call in training, where another kernel has computed it."""
+        how = pad_to, precision, backend, known
         if self._trains():
             return self._interact_in_training(dense, rows, offsets, *how)
         return kernels.lookup_interact(dense, self.weight, self.row_offsets, rows, offsets, *how[:2], backend=backend)
 
     @torch.compiler.disable  # as _expect_gradient
-    def _interact_in_training(self, dense: Tensor, rows: Tensor, offsets: Tensor | None, *how: int | str) -> Tensor:
+    def _interact_in_training(self, dense: Tensor, rows: Tensor, offsets: Tensor | None, *how: object) -> Tensor:
         sorted_ids = self._sort_ahead(rows, offsets) if self.sorts_ahead and self.weight.is_cuda else None
         # What autograd takes for the vectors: a number that is seen as so many.
         vectors = self.weight.new_empty(()).expand(len(dense), len(self), self.weight.shape[1])
@@ -208,11 +210,13 @@ class _Interaction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, dense: Tensor, vectors: Tensor, weight: Tensor, row_offsets: Tensor, rows: Tensor, offsets: Tensor | None,
-        pad_to: int, precision: str, backend: str,
+        pad_to: int, precision: str, backend: str, known: tuple[Tensor] | None,
     ) -> Tensor:
         ctx.save_for_backward(dense)
         ctx.looked_up, ctx.how = (weight, row_offsets, rows, offsets), (precision, backend)
         ctx.versions = versions_of(*ctx.looked_up)
+        if known:
+            return known[0]
         return kernels.lookup_interact(dense, weight, row_offsets, rows, offsets, pad_to, precision, backend=backend)
 
     @staticmethod
@@ -226,7 +230,7 @@ class _Interaction(torch.autograd.Function):
         dense, vectors = kernels.lookup_interact_gradients(
             gradient, *ctx.saved_tensors, *ctx.looked_up, precision, backend=backend
         )
-        return dense, vectors, *[None] * 7
+        return dense, vectors, *[None] * 8
 
 
 @contextmanager

@@ -32,7 +32,7 @@ import torch
 from loguru import logger
 from tqdm import tqdm
 
-from data.cli import Parser, UserError, user_errors
+from data.cli import Parser, UserError, is_first, user_errors
 from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches
 from data.metadata import read_hash_size, read_metadata, read_own_schema
 from data.schema import Schema
@@ -491,8 +491,9 @@ def main(arguments: list[str] | None = None) -> int:
         args = parser.parse_args(arguments)
         preset = from_arguments(args, parser)
         sharding = options.sharding_of(args, preset, parser)
-    speaks = options.is_first()
+    speaks = is_first()
     logger.remove()
+    tqdm.get_lock()  # now: of a signal that comes while the first message makes it, nothing would be left
     if speaks:
         logger.add(lambda line: tqdm.write(line, end="", file=sys.stderr), format="{time:HH:mm:ss} {message}")
     with user_errors(parser.prog):

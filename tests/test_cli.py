@@ -69,6 +69,16 @@ def test_a_signal_while_modules_are_imported(tmp_path, command, importing, numbe
     assert (done.returncode, done.stderr, done.stdout) == (status, f"{message}\n", "")
 
 
+def test_of_torchruns_processes_the_first_one_says_that_a_signal_came(tmp_path):
+    (tmp_path / "torch.py").write_text("import os\nos.kill(os.getpid(), 15)\n")
+    for rank, said in (("0", "model: terminated\n"), ("1", "")):
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])}
+        environment |= {"TORCHELASTIC_RUN_ID": "a test", "RANK": rank}
+        command = [sys.executable, "-m", "model.train"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+        assert (done.returncode, done.stderr) == (143, said)
+
+
 def test_a_signal_waits_for_the_end_of_the_block():
     steps = []
 

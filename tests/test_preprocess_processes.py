@@ -8,9 +8,13 @@ import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -183,12 +187,42 @@ def test_machines_that_differ(tmp_path, address, monkeypatch):
     assert os.listdir(tmp_path) == ["train.txt"]
 
 
+@contextmanager
+def limited(*where) -> Iterator[cluster.Workers]:
+    """Workers that say what they have."""
+    with cluster.cluster(*where) as workers:
+        workers.limit = 1 << 30
+        yield workers
+
+
+@contextmanager
+def listening(says: bytes) -> Iterator[str]:
+    """The address of something that is no scheduler."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = []
+
+        def answer():
+            with suppress(OSError):  # closed
+                while True:
+                    connections.append(server.accept()[0])
+                    connections[-1].sendall(says)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
 def test_no_cluster(tmp_path, monkeypatch):
     (tmp_path / "train.txt").write_bytes(tsv(raw_fields(20)))
-    monkeypatch.setattr(cluster, "START_S", 0.3)
-    for wrong, message in (("tcp://127.0.0.1:9", "Timed out"), ("head", "missing port number")):
-        with pytest.raises(UserError, match=f"{wrong}: no scheduler of Dask answers: {message}"):
-            preprocess([tmp_path / "train.txt"], tmp_path / "out", cluster=wrong)
+    for name in ("ANSWERS_S", "START_S", "SILENT_S"):
+        monkeypatch.setattr(cluster, name, 0.3)
+    with listening(b"") as silent, listening(b"HTTP/1.1 400 Bad Request\r\n") as other:
+        for wrong, message in (
+            ("tcp://127.0.0.1:9", "Timed out"), ("head", "missing port number"),
+            ("tcp://no.invalid:9", ".*(known|resolution)"),
+            (silent, "nothing in 0.3 s"), (other, "what listens there is something else"),
+        ):
+            with pytest.raises(UserError, match=f"^{wrong}: no scheduler of Dask answers: {message}"):
+                preprocess([tmp_path / "train.txt"], tmp_path / "out", cluster=wrong)
     empty = {"n_workers": 0, "processes": False, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
     with distributed.LocalCluster(**empty) as none, pytest.raises(UserError, match=r"no worker in 0.3 s; start some"):
         preprocess([tmp_path / "train.txt"], tmp_path / "out", cluster=none.scheduler_address)
@@ -206,6 +240,9 @@ def test_no_cluster(tmp_path, monkeypatch):
         (["--memory", "4"], "argument --memory: expected a size as 900MiB or 4GiB, got '4'"),
         (["--processes", "4000"], "--processes 4000: expected at least 0.68 GiB, got 0.0"),
         (["--memory", "64MiB"], "--memory: expected at least 0.97 GiB, got 0.06"),
+        (["--memory", "900TiB"], "GiB, what this machine has, got 921600.00"),
+        (["--memory", "900TiB", "--processes", "2"], "--memory: expected at most"),
+        (["--cluster", ""], "argument --cluster: expected an address, got none"),
         (["--split", "days"], "--split days: expected files for training and one to hold out, found one file"),
     ],
 )
@@ -216,6 +253,15 @@ def test_wrong_arguments(tmp_path, capsys, arguments, message):
     error = capsys.readouterr().err
     assert (exit_.value.code, error.count("\n")) == (2, 1)
     assert message in error
+
+
+def test_more_memory_than_a_worker_has(tmp_path, address, monkeypatch):
+    monkeypatch.setattr(module, "dask_cluster", limited)
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(20)))
+    for memory, message in ((2, "at most 1.00 GiB, what each thread of a worker of .* has, got 2.00"), (1, None)):
+        expected = pytest.raises(UserError, match=f"--memory: expected {message}") if message else nullcontext()
+        with expected:
+            preprocess([tmp_path / "train.txt"], tmp_path / "out", cluster=address, memory=memory << 30)
 
 
 def test_days_without_rows(tmp_path, address):

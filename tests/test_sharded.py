@@ -175,6 +175,8 @@ def ends(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
     ask("full", 2, happens=on(1, "full", 15))
     ask("bad", 2, data="spoiled", sharding={"data_shards": 2})
     ask("bf16", 2, sharding={"exchange": "bf16"}, **begin)
+    ask("few", 4, sharding={"piece_rows": 0})
+    ask("again", 2, copy_of=str(folder / "two"))
     ask("other", 2, copy_of=str(folder / "two"), resume=True, sharding={"piece_rows": 8})
     command = ["--preset", "mini", "--kernels", "fused", "--epochs", "1", "--data", folder / "data", "--device", "cpu"]
     command += ["--checkpoints", folder / "command", "--logs", folder / "command"]
@@ -212,6 +214,8 @@ def test_the_single_file_is_what_one_process_trains(ends, tmp_path):
     actual, expected = load_checkpoint(tmp_path / "model.pt"), load_checkpoint(folder / "one" / "best.pt")
     torch.testing.assert_close(actual["parameters"], expected["parameters"], rtol=0, atol=1e-5)
     assert_same(load_checkpoint(tmp_path / "same.pt"), actual)
+    with pytest.raises(UserError, match="best: is a part of the checkpoints themselves"):
+        single_file.main([str(folder / "two-three"), "--out", str(folder / "two-three" / "best")])
     for path in (tmp_path / "model.pt", folder / "one" / "best.pt"):
         predict(path, folder / "data" / "test", path.with_suffix(".parquet"))
     predicted = tmp_path / "model.parquet", folder / "one" / "best.parquet"
@@ -220,6 +224,10 @@ def test_the_single_file_is_what_one_process_trains(ends, tmp_path):
     config = sharded_runs.config_of({"batch_size": 12, **OPTIMIZERS["adam"]})
     with pytest.raises(UserError, match="is of a run under torchrun, and --resume goes on with it there alone"):
         train(config, folder / "data", device="cpu", logs=tmp_path / "logs", resume=tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"two-three/last.pt: is of a run under torchrun"):
+        train(config, folder / "data", device="cpu", logs=tmp_path, checkpoints=folder / "two-three", resume=True)
+    with pytest.raises(UserError, match=r"one/last.pt: a single file, from which no ranks go on"):
+        named(folder / "one" / "last")
 
 
 @pytest.mark.parametrize(("name", "world", "rank", "at", "what", "last"), KILLS)
@@ -241,10 +249,12 @@ def test_a_rank_that_is_killed_ends_all_and_a_restart_goes_on(ends, name, world,
         ("nan", r"training has diverged: the loss is nan in step 15; .*, of step 10, is kept", "step-000010"),
         ("full", r".*the checkpoint cannot be written, what was there is kept: rank 1: File too large", "step-000010"),
         ("bad", r"rank 1: .*parquet: row 300, column labels: expected 0 or 1, found 2", None),
-        ("other", r"rank [01]: .*last: piece_rows: checkpoint has 7, this run 8", "step-000025"),
+        ("other", r"/.*last: piece_rows: checkpoint has 7, this run 8", "step-000025"),
+        ("few", "torchrun: 4 ranks, and the tables are 3 pieces; use --columns or --piece-rows", None),
+        ("again", r"/.*last is of an earlier run: --resume .*", "step-000025"),
     ],
 )
-def test_what_is_wrong_on_one_rank_ends_all_with_one_message(ends, name, messages, last):
+def test_what_is_wrong_on_one_rank_or_on_all_ends_all_with_one_message(ends, name, messages, last):
     folder, statuses = ends
     assert set(statuses[name]) == {2}
     assert re.fullmatch(f"model.train: {messages}\n", said(folder, name)), said(folder, name)
@@ -354,13 +364,18 @@ def test_what_cannot_be_sharded_is_said(sharding, settings, message):
         Sharding(**sharding).check(sharded_runs.config_of(dict(settings)))
 
 
-def test_what_is_not_there_is_said(capsys):
+def test_what_is_not_there_is_said(capsys, monkeypatch):
     with pytest.raises(UserError, match="add --kernels fused"):
         Sharding().check(preset("mini"))
     with pytest.raises(UserError, match="4 ranks, and the tables are 3 pieces; use --columns or --piece-rows"):
         place(pieces([11, 21, 31], Sharding()), 4)
     with pytest.raises(UserError, match="--device cuda:1: under torchrun expected cpu or cuda"):
         of_rank("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"--device: 2 ranks on .*, which has 1 usable CUDA devices"):
+        of_rank("cuda")
     for option in (("--columns", "2"), ("--timeout", "5"), ("--exchange", "bf16")):
         with pytest.raises(SystemExit):
             main(["--data", "nowhere", *option])

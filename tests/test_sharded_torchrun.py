@@ -116,6 +116,27 @@ def test_terminated_again_and_again_and_resumed(data, tmp_path, unbroken):
     torch.testing.assert_close(losses(run.folder), unbroken, rtol=0, atol=1e-6)
 
 
+def test_wrong_arguments_are_said_although_the_first_rank_starts_late(data, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    )
+    run = Torchrun(tmp_path / "run", data, "--columns", "3", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert run.end() != 0
+    said = "python -m model.train: error: --columns 3: expected a divisor of embedding_dim, 4"
+    assert re.findall(r"^(?:python -m )?model.*: .*", run.said(), re.M) == [said]
+
+
+def test_ctrl_c_before_the_first_step_is_said_once(data, tmp_path):
+    """It comes to torchrun and its ranks, here while modules are imported."""
+    (tmp_path / "loguru.py").write_text("import time\nprint('importing')\ntime.sleep(60)\n")
+    run = Torchrun(tmp_path / "run", data, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", PYTHONUNBUFFERED="1")
+    run.until(lambda: run.said().count("importing") == 2)
+    for process in (*run.ranks().values(), run.process.pid):
+        os.kill(process, signal.SIGINT)
+    assert run.end() != 0
+    assert re.findall(r"^(?:python -m )?model.*: .*", run.said(), re.M) == ["model.train: interrupted"]
+
+
 def test_killed_ranks_are_restarted_and_go_on(data, tmp_path, unbroken):
     restarts = "--standalone", "--max-restarts", "2"
     run = Torchrun(tmp_path / "run", data, "--checkpoint-every", "20", of_torchrun=restarts, **RESTARTS)

@@ -29,10 +29,10 @@ TESTS_A_PART = 6
 def parts(tests: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The tests in parts, in the order in which they are to be taken.
 
-    A file is cut into parts of TESTS_A_PART, but for one whose tests share a fixture: that is one part. First come these
-    whole files, those of most tests first: one of them takes longest. Then comes the first part of each op's file, which
-    builds the op's libraries: another part would wait for them. What is left comes last, by turns: small parts, with
-    which the processes end together.
+    A file is cut into parts of TESTS_A_PART, but for one whose tests share a fixture: that is one part. First come
+    these whole files, those of most tests first: one of them takes longest. Then comes the first part of each op's
+    file, which builds the op's libraries: another part would wait for them. What is left comes last, by turns: small
+    parts, with which the processes end together.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for test in tests:

@@ -100,6 +100,9 @@ def named(name: Path) -> Path:
     try:
         folder = name.read_text().strip()
     except FileNotFoundError:
+        if (file := name.with_suffix(".pt")).is_file():
+            message = f"{file}: a single file, from which no ranks go on; they begin with it by --init-from"
+            raise UserError(message) from None
         raise UserError(f"{name}: no such checkpoint") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{name}: expected the name of a checkpoint's folder: {first_line(error)}") from None

@@ -7,17 +7,12 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 
 from torch.distributed import is_torchelastic_launched
 
-from data.cli import Parser
+from data.cli import Parser, is_first
 from model.config import Preset
 from model.sharding.pieces import Sharding, Wire
-from model.sharding.ranks import Ranks, of_rank
+from model.sharding.ranks import Ranks, check_device, leave_to_speak, of_rank
 
 TIMEOUT = 600  # seconds that a rank waits for another
-
-
-def is_first() -> bool:
-    """Whether this process speaks for all: it is the only one, or the first rank."""
-    return not is_torchelastic_launched() or os.environ["RANK"] == "0"
 
 
 @contextmanager
@@ -27,7 +22,11 @@ def said_once() -> Iterator[None]:
         redirected = redirect_stdout(nowhere), redirect_stderr(nowhere)
         out, err = (nullcontext() if is_first() else one for one in redirected)
         with out, err:
-            yield
+            try:
+                yield
+            except SystemExit as end:
+                leave_to_speak(is_first() or not end.code)  # --help is no mistake
+                raise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sharding_of(args: argparse.Namespace, preset: Preset, parser: Parser) -> Sharding:
-    """What parsed options say of it; parser.error for values that cannot be, also with the preset's, and for any
-    without torchrun."""
+    """What parsed options say of it; parser.error for values that cannot be, also with the preset's or for a rank, and
+    for any without torchrun."""
     if args.timeout is not None and not args.timeout > 0:
         parser.error(f"--timeout: expected a positive number of seconds, got {args.timeout}")
     try:
         sharding = Sharding(args.piece_rows, args.columns, args.exchange, args.data_shards)
         if is_torchelastic_launched():
             sharding.check(preset)
+            check_device(args.device)
     except ValueError as error:
         parser.error(str(error))
     given = sharding.given() + ["--timeout"] * (args.timeout is not None)

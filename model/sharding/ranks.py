@@ -24,12 +24,13 @@ import torch.distributed as dist
 
 from data.cli import Terminated, UserError
 from model.checkpoints import first_line
-from model.device import choose
 from model.interrupts import Interrupted, Signals
 from model.sharding import beats
 from model.sharding.beats import BEAT, PATIENCE, Beats, Watch
 
 T = TypeVar("T")
+STARTS = 60  # seconds within which all ranks of a host have started
+BEGINNING = "at its beginning"  # where what is wrong may be so on all ranks
 LOOKS = 4  # beats between two looks at the others
 POLL = 5e-5  # seconds between two questions to a device
 NCCL_LATER = timedelta(seconds=60)
@@ -54,7 +55,7 @@ class Ranks:
     def __init__(self, device: torch.device, timeout: float, command: str = "python -m model.train"):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.device, self.doing, self.timeout = device, "at its beginning", timeout
+        self.device, self.doing, self.timeout = device, BEGINNING, timeout
         self.is_to_end = False  # whether a signal came: perhaps torchrun's, for another rank has ended
         self.command, self.watch = command, Watch(self.rank, timeout) if device.type == "cuda" else None
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
@@ -67,6 +68,7 @@ class Ranks:
             self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
             self.notes, own = self._connect(), self._connect()
         except RuntimeError as error:
+            leave_to_speak(os.environ["LOCAL_RANK"] == "0")
             raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
         self._tell(own, 0)  # now: a rank may be killed at any time
         self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
@@ -157,21 +159,22 @@ class Ranks:
             self._end(self.is_first)
             raise
         except (UserError, OSError, MemoryError) as error:
+            _ignore_sigterm()
             message = told(error)
             self._note(message)
+            is_of_one = self.world > 1 and not (self.doing == BEGINNING and self._all_say(message))
             self._end(self._may_speak())
-            raise UserError(f"rank {self.rank}: {message}" if self.world > 1 else message) from None
+            raise UserError(f"rank {self.rank}: {message}" if is_of_one else message) from None
         except KeyboardInterrupt as error:  # before the first step, or a second signal
             status = 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
-            self._end(not self._noted() and self._may_speak(), status)
+            self._end(self.is_first and not self._noted(), status)
             raise
         except (RuntimeError, Lost) as error:
             if not (isinstance(error, Lost) or is_of_a_collective(error)):
                 self._note(f"{type(error).__name__}: {first_line(error)}")
                 self._end(True, 1)
                 raise
-            with suppress(ValueError):  # not the main thread
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, who has seen it too: this is the end
+            _ignore_sigterm()
             self._kept = error  # with all that the device still works on: to let go of that would be to wait for it
             message = self._noted() or self._why(error)
             is_first = self._may_speak()
@@ -191,6 +194,7 @@ class Ranks:
     def _end(self, speaks: bool, status: int = 2) -> None:
         """SystemExit, unless this is the rank that speaks. Python's end is to be the process's: a group that has lost a
         rank would wait for its timeout, and let the others wait too."""
+        _ignore_sigterm()
         self._ended.set()
         ended = self._asked(lambda notes: notes.add("ended ranks", 1), self.world)
         deadline = time.monotonic() + 2 * PATIENCE
@@ -243,6 +247,15 @@ class Ranks:
     def _noted(self) -> str | None:
         return self._asked(lambda notes: notes.get("ended").decode() if notes.check(["ended"]) else None, None)
 
+    def _all_say(self, message: str) -> bool:
+        """Whether the same is wrong on all ranks: an option, or what is asked of the data."""
+        self._asked(lambda notes: notes.set(f"wrong {self.rank}", message), None)
+        keys = [f"wrong {rank}" for rank in range(self.world)]
+        deadline = time.monotonic() + 3 * PATIENCE  # they have come here together
+        while not (all_do := self._asked(lambda notes: notes.check(keys), False)) and time.monotonic() < deadline:
+            time.sleep(BEAT / 5)
+        return all_do and self._asked(lambda notes: {notes.get(key).decode() for key in keys} == {message}, False)
+
     def _may_speak(self) -> bool:
         """Whether nobody has spoken before; without a store, whose rank is the first one, the next one does."""
         return self._asked(lambda notes: notes.add("spoken", 1) == 1, self.rank == 1)
@@ -268,6 +281,12 @@ class Ranks:
         return self._asked(lambda notes: beats.read(notes, self.world), {})
 
 
+def _ignore_sigterm() -> None:
+    """Of torchrun, which has seen another rank end: this one is about to."""
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _exit(status: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -280,13 +299,30 @@ def _touched(path: Path) -> Path:
     return path
 
 
-def of_rank(device: str | None) -> torch.device:
-    """The device of this rank of its host, of the kind that --device names: by default a GPU if there is one."""
+def check_device(device: str | None) -> None:
+    """Raise UserError for a --device that is not one for each rank."""
     if device not in (None, "cpu", "cuda"):
         raise UserError(f"--device {device}: under torchrun expected cpu or cuda, of which each rank takes its own")
+
+
+def leave_to_speak(speaks: bool) -> None:
+    """Before the end by an error that other ranks have too: unless this is the one that says it, wait for that one's
+    end. torchrun ends all once one has ended, and the imports of the one that speaks may take longer."""
+    if not speaks:
+        time.sleep(STARTS)
+
+
+def of_rank(device: str | None) -> torch.device:
+    """The device of this rank of its host, of the kind that --device names: by default a GPU if there is one.
+    UserError, on the first rank of the host, if it has more ranks than GPUs."""
+    check_device(device)
     if device == "cpu" or (device is None and not torch.cuda.is_available()):
         return torch.device("cpu")
-    device = choose(f"cuda:{os.environ['LOCAL_RANK']}")
+    rank, ranks, there = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if there < ranks:
+        leave_to_speak(rank == 0)
+        raise UserError(f"--device: {ranks} ranks on {socket.gethostname()}, which has {there} usable CUDA devices")
+    device = torch.device(f"cuda:{rank}")
     torch.cuda.set_device(device)
     return device
 

@@ -140,12 +140,16 @@ class ShardedRun(Run):
 def shared_folders(ranks: Ranks, *named_: Any, **options: Any) -> Iterator[RunFolders]:
     """`run_folders` that the first rank holds for all; the others have their paths."""
     with ExitStack() as held:
-        folders = None
-        if ranks.is_first:
+        checks = []
+
+        def hold() -> tuple[Path, Path]:
             folders = held.enter_context(run_folders(*named_, last="last", **options))
-        last, logs = ranks.of_first(lambda: (folders.last, folders.logs))
+            checks.append(folders.check)
+            return folders.last, folders.logs
+
+        last, logs = ranks.of_first(hold)
         ranks.check_shared(last.parent)
-        yield folders or RunFolders(last, logs, lambda: None)
+        yield RunFolders(last, logs, *(checks or [lambda: None]))
 
 
 def shards_of(path: Path) -> int:

@@ -1,4 +1,5 @@
-"""dlrm_forward's CUDA kernels: their source by the shape of the model, their grids and arguments."""
+"""dlrm_forward's and dlrm_forward_kept's CUDA kernels: their source by the shape of the model, their grids and
+arguments."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_
 from ...device.source_launch import Elements, Source, Stride, launch
 from ...dispatch.address import address
 from .cluster import Clusters, clusters_for, clusters_source, resident_clusters
-from .pair import Pairs, lay_out_source, pairs_for, pairs_source, resident_pairs
+from .pair import BLOCKS, ROWS, STAGES, Pairs, lay_out_source, pairs_for, pairs_source, resident_pairs
 from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import FRAGMENTS_THREADS, MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
+KEPT = "dlrm_forward_kept"
 
 
 def forward(
@@ -61,6 +63,44 @@ def forward(
     )
 
 
+def forward_kept(
+    dense: Tensor, tables: Sequence[Tensor], indices: Sequence[Tensor], bottom: Tensor, top: Tensor, bottom_widths: str,
+    top_widths: str, bottom_activation: str, bottom_final: str, top_activation: str, top_final: str, out: Tensor,
+    bottom_values: Tensor, vector: Tensor, features: Tensor, top_values: Tensor, report: Tensor,
+) -> None:
+    """As op.py declares it; all contiguous but the indices. Raises DLRMError for a model that does not fit."""
+    activations = bottom_activation, bottom_final, top_activation, top_final
+    shape = Shape(
+        *(tuple(map(int, widths.split("-"))) for widths in (bottom_widths, top_widths)), len(tables), activations,
+        id_bytes=indices[0].dtype.itemsize, aligned=all(map(_is_aligned, tables)),
+    )
+    design = design_that_keeps(shape, architecture(), shared_memory(), multiprocessors())
+    if isinstance(design, str):
+        raise DLRMError(f"{KEPT}: {design}")
+    if not (rows := dense.shape[0]):
+        return
+    fragments = empty((design.fragments,), design.dtype, dense)
+    launch(lay_out_source(design), lay_out_grid(design), bottom, top, fragments)
+    clusters = min(cdiv(rows, design.rows), resident_pairs(multiprocessors()))
+    heights, none = [len(table) for table in tables], [0] * len(tables)
+    launch(
+        pairs_source(design), (clusters * BLOCKS,), dense, out, fragments, rows, dense.shape[1], clusters, *tables,
+        *heights, *indices, *map(Stride, indices), *none, *none, report, bottom_values, vector, features, top_values,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def design_that_keeps(shape: Shape, arch: int, shared_bytes: int, blocks: int) -> Pairs | str:
+    """By what a model is computed in tf32 on such a GPU where a backward's values are kept, or why it is not."""
+    if arch != 90:
+        return f"values are kept by the instructions of sm_90; this is sm_{arch}"
+    found = pairs_for(shape, torch.float32, shared_bytes, blocks)
+    if found is None:
+        why = Pairs(shape, torch.float32, ROWS, STAGES[-1]).why_not(shared_bytes)
+        return why or f"a pair is of {BLOCKS} multiprocessors; there are {blocks}"
+    return replace(found, keeps=True)
+
+
 def _program(design: Tiles, blocks: int) -> tuple[Source, int]:
     """The kernel of a design, and how many of its clusters run at once where so many blocks do; else a block is one."""
     if isinstance(design, Pairs):
@@ -76,8 +116,7 @@ def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], bias
     none = [0] * (MOST_LAYERS - len(weights))
     inputs, outputs = zip(*tiles.shape.layers, strict=True)
     if isinstance(tiles, Pairs):
-        program = lay_out_source(tiles)
-        grid = (cdiv(tiles.fragments * tiles.dtype.itemsize, 16 * FRAGMENTS_THREADS),)
+        program, grid = lay_out_source(tiles), lay_out_grid(tiles)
     else:
         program = fragments_source(tiles.dtype)
         largest = max(inputs * outputs for inputs, outputs in tiles.shape.layers) * tiles.dtype.itemsize
@@ -87,6 +126,11 @@ def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], bias
         fragments,
     )
     return fragments
+
+
+def lay_out_grid(pairs: Pairs) -> tuple[int]:
+    """A thread writes 16 bytes."""
+    return (cdiv(pairs.fragments * pairs.dtype.itemsize, 16 * FRAGMENTS_THREADS),)
 
 
 @functools.lru_cache(maxsize=1024)

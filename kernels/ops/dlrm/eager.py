@@ -18,9 +18,11 @@ from torch.nn import functional as F
 from ...dispatch import checks
 from ..dot_interaction.eager import dot_interaction
 from ..embedding_bags_apart.eager import check_ids, check_offsets
-from ..fused_mlp.eager import fused_mlp
+from ..fused_mlp.eager import ACTIVATIONS, fused_mlp
+from ..fused_mlp.packing import padded, views
 
 OP = "dlrm_forward"
+PAD_TO = 8  # numbers that what the top MLP reads is filled up to, where it is kept
 
 
 def dlrm_forward(
@@ -51,6 +53,37 @@ def dlrm_forward(
     ]
     together = dot_interaction(vector, torch.stack(sparse, 1))
     return fused_mlp(together, top_weights, top_biases, top_activation, top_final)
+
+
+def dlrm_forward_kept(
+    dense: Tensor,
+    tables: Sequence[Tensor],
+    indices: Sequence[Tensor],
+    bottom: Tensor,
+    top: Tensor,
+    bottom_widths: str,
+    top_widths: str,
+    bottom_activation: str = "relu",
+    bottom_final: str = "relu",
+    top_activation: str = "relu",
+    top_final: str = "identity",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(out, bottom_values, vector, features, top_values), as op.py declares them."""
+    vector, bottom_values = _with_values(dense, bottom, bottom_widths, bottom_activation, bottom_final)
+    sparse = [looked_up(feature, table, indices[feature], None, len(dense)) for feature, table in enumerate(tables)]
+    features = dot_interaction(vector, torch.stack(sparse, 1), PAD_TO)
+    out, top_values = _with_values(features, top, top_widths, top_activation, top_final)
+    return out, bottom_values, vector, features, top_values
+
+
+def _with_values(x: Tensor, packed: Tensor, widths: str, activation: str, final: str) -> tuple[Tensor, Tensor]:
+    """(the MLP of x, what its layers but the last give, one behind the other)"""
+    value, values, parameters = x, [x[:, :0]], views(packed, widths)
+    for i, (weight, bias) in enumerate(parameters):
+        value = F.linear(value[:, : weight.shape[1]], weight, bias)
+        value = ACTIVATIONS[activation if i + 1 < len(parameters) else final](value)
+        values.append(F.pad(value, (0, padded(value.shape[1]) - value.shape[1])))
+    return value.contiguous(), torch.cat(values[:-1], 1)
 
 
 def looked_up(feature: int, table: Tensor, ids: Tensor, offsets: Tensor | None, rows: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""dlrm_forward: the declaration, and the public function."""
+"""dlrm_forward: the declaration, and the public function; dlrm_forward_kept, its first half of a training step."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 import torch
@@ -14,10 +14,13 @@ from ...dispatch import checks
 from ...dispatch.op import Op
 from ...dtypes import FLOATING, INTEGERS
 from ..embedding_bags import reported
+from ..fused_mlp import packing
 from . import eager
-from .choice import fits
+from .choice import fits, why_not_kept
 from .shape import ACTIVATIONS, PRECISIONS
 from .tile import TYPES
+
+ACTIVATION_NAMES = "bottom_activation", "bottom_final", "top_activation", "top_final"
 
 
 def check(
@@ -29,18 +32,16 @@ def check(
     checks.has_dtype(op, "dense", dense, FLOATING)
     if dense.dim() != 2:
         raise ValueError(f"{op}: dense must have shape [B, K]; got {list(dense.shape)}")
-    rows, inputs = dense.shape
+    inputs = dense.shape[1]
     width = _check_layers(op, "bottom", bottom_weights, bottom_biases, dense, inputs)
     _check_tables(op, tables, indices, dense, width)
     if offsets:
         _check_offsets(op, tables, offsets, indices, dense)
-    elif any(ids.shape[0] != rows for ids in indices):
-        lengths = [ids.shape[0] for ids in indices]
-        raise ValueError(f"{op}: indices must be of {rows} ids each, since there are no offsets; got {lengths}")
+    else:
+        _check_ids(op, indices, dense)
     _check_layers(op, "top", top_weights, top_biases, dense, width + len(tables) * (len(tables) + 1) // 2)
-    names = "bottom_activation", "bottom_final", "top_activation", "top_final"
     *activations, precision = options
-    for name, activation in zip(names, activations, strict=True):
+    for name, activation in zip(ACTIVATION_NAMES, activations, strict=True):
         checks.is_one_of(op, name, activation, ACTIVATIONS)
     checks.is_one_of(op, "precision", precision, PRECISIONS)
 
@@ -87,11 +88,47 @@ def _check_offsets(
             )
 
 
+def _check_ids(op: str, indices: Sequence[Tensor], dense: Tensor) -> None:
+    if any(ids.shape[0] != dense.shape[0] for ids in indices):
+        rows, lengths = dense.shape[0], [ids.shape[0] for ids in indices]
+        raise ValueError(f"{op}: indices must be of {rows} ids each, since there are no offsets; got {lengths}")
+
+
 def _check_integers(op: str, name: str, tensor: Tensor, dense: Tensor, first: Tensor) -> None:
     checks.is_beside(op, name, tensor, dense, "dense")
     checks.has_dtype(op, name, tensor, INTEGERS if tensor is first else (first.dtype,))
     if tensor.dim() != 1:
         raise ValueError(f"{op}: {name} must have one dimension; got {list(tensor.shape)}")
+
+
+KEPT_ACTIVATIONS = "identity", "relu", "leaky_relu"  # whose derivatives are of the sign of what they give
+
+
+def check_kept(
+    op: str, dense: Tensor, tables: Sequence[Tensor], indices: Sequence[Tensor], bottom: Tensor, top: Tensor,
+    bottom_widths: str, top_widths: str, *activations: str,
+) -> None:
+    """The same of dlrm_forward_kept."""
+    checks.has_dtype(op, "dense", dense, (torch.float32,))
+    inputs, *_, width = _widths(op, "bottom_widths", bottom_widths)
+    if dense.dim() != 2 or dense.shape[1] != inputs:
+        raise ValueError(f"{op}: dense must have shape [B, {inputs}]; got {list(dense.shape)}")
+    _check_tables(op, tables, indices, dense, width)
+    _check_ids(op, indices, dense)
+    wanted = width + len(tables) * (len(tables) + 1) // 2
+    if (found := _widths(op, "top_widths", top_widths)[0]) != wanted:
+        raise ValueError(f"{op}: top_widths must begin with {wanted}, vector 0 and the pairs; got {found}")
+    for name, packed, widths in (("bottom", bottom, bottom_widths), ("top", top, top_widths)):
+        checks.belongs_to(op, name, packed, "dense", dense, (packing.elements(widths),))
+    for name, activation in zip(ACTIVATION_NAMES, activations, strict=True):
+        checks.is_one_of(op, name, activation, KEPT_ACTIVATIONS)
+
+
+def _widths(op: str, name: str, widths: str) -> list[int]:
+    found = [int(width) if width.isdecimal() else 0 for width in widths.split("-")]
+    if len(found) < 2 or 0 in found:
+        raise ValueError(f"{op}: {name} must be two widths or more, such as 13-512-16; got {widths!r}")
+    return found
 
 
 shape_of, requires_grad = attrgetter("shape"), attrgetter("requires_grad")
@@ -131,6 +168,81 @@ OP = Op(
     generates=True,
     package=__package__,
 )
+
+
+def auto_kept(dense: Tensor, tables, indices, bottom, top, bottom_widths: str, top_widths: str, *activations) -> str:
+    """As `auto`."""
+    is_kept = nvrtc_runs() and not why_not_kept(bottom_widths, top_widths, len(tables), dense.device)
+    return "cuda" if is_kept else "eager"
+
+
+def _values(widths: str) -> Callable[[Mapping[str, object]], tuple[Sequence[int], torch.dtype]]:
+    """Of the MLP with this argument's widths."""
+    return lambda named: (
+        (named["dense"].shape[0], packing.hidden_parts(named[widths], "relu", "relu")[-1]), named["dense"].dtype
+    )
+
+
+def _columns(widths: str, place: int, pad_to: int = 1) -> Callable[[Mapping[str, object]], tuple]:
+    """One of this argument's widths, filled up."""
+    return lambda named: (
+        (named["dense"].shape[0], -(-int(named[widths].split("-")[place]) // pad_to) * pad_to), named["dense"].dtype
+    )
+
+
+KEPT = Op(
+    "dlrm_forward_kept",
+    "(Tensor dense, Tensor[] tables, Ragged[] indices, Tensor bottom, Tensor top, str bottom_widths, str top_widths,"
+    " str bottom_activation, str bottom_final, str top_activation, str top_final) -> (Tensor out, Tensor bottom_values,"
+    " Tensor vector, Tensor features, Tensor top_values, Report report)",
+    eager=eager.dlrm_forward_kept,
+    check=check_kept,
+    outputs={
+        "out": _columns("top_widths", -1),
+        "bottom_values": _values("bottom_widths"),
+        "vector": _columns("bottom_widths", -1),
+        "features": _columns("top_widths", 0, eager.PAD_TO),
+        "top_values": _values("top_widths"),
+    },
+    backends=("cuda",),
+    auto=auto_kept,
+    generates=True,
+    launches="forward_kept",
+    package=__package__,
+)
+OPS = (OP, KEPT)
+
+
+def dlrm_forward_kept(
+    dense: Tensor, tables: Sequence[Tensor], rows: Tensor, bottom: Tensor, top: Tensor, bottom_widths: str,
+    top_widths: str, *activations: str, backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dlrm_forward of one id a feature in tf32, with what a backward reads: out, bottom_values, vector, features,
+    top_values.
+
+    It has no gradient itself: a training step gives these to the backwards of its parts, `fused_mlp_chain`'s of each
+    MLP and `lookup_interact_gradients`, and their forwards do not run.
+
+        bottom_values [B, Σ P(n)]      what the bottom MLP's layers but the last give, as `hidden_parts` has it
+        vector        [B, D]           the bottom MLP's output
+        features      [B, W]           what the top MLP reads, as its products take it: rounded to tf32; filled up with
+                                       zeros to a multiple of 8
+        top_values    [B, Σ P(n)]      the top MLP's layers
+
+    Args:
+        dense: float32 [B, K]; tables: F tensors [R_f, D]; rows: int32 or int64 [B, F], ids of their tables.
+        bottom, top: weights and biases of each MLP in one buffer (packing.py), of widths that are given as "13-512-16".
+        activations: four, as of dlrm_forward, each of "identity", "relu", "leaky_relu": their derivatives are of the
+            sign alone, which what is rounded has, too.
+        backend: "cuda": models that pairs of multiprocessors of sm_90 take (pair.py), or "eager", whose products are as
+            exact as PyTorch's own; "auto": "cuda" for CUDA tensors of a model that it takes, else "eager".
+
+    Raises as dlrm_forward, and in its name for what is wrong with ids; RuntimeError where a gradient is wanted.
+    """
+    return reported.call(
+        KEPT, backend, dense,
+        (dense, list(tables), list(rows.unbind(1)), bottom, top, bottom_widths, top_widths, *activations),
+    )
 
 
 def dlrm_forward(

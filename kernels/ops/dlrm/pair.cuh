@@ -9,14 +9,29 @@
 // Bytes: as tile.cuh; from the L2 half of the weights for each block and tile. Between blocks, for a tile: 32 · 4 ·
 // outputs of layers 2 and 5, 32 · size · inputs of layer 4; half of each in either direction. Through a block's shared
 // memory, for a panel of weights, 12 KB into the tensor cores and 8 KB from the L2: that binds.
+// Where values are kept for a backward, all that layers give but for the last is written besides.
 #pragma once
 
 #include "ops/dlrm/pair_layout.cuh"
 
 namespace dlrm {
 
-// Net: a model, how many panels a ring has, and whether the weights were there before the launch before, as constants:
-// Net::model, Net::stages, Net::laid_out.
+// What a backward reads of a forward that keeps it, for each row of the batch: what the layers of an MLP but the last give,
+// one behind the other, as the next one takes it (fused_mlp/packing.py, hidden_parts); v_0; what the top MLP reads, filled
+// up with zeros to a multiple of kept_together.
+constexpr int kept_together = 8;
+template <class T>
+struct Values {
+    T *bottom, *vector, *features, *top;
+};
+template <class T, int tables>
+struct KeepingArguments {
+    Arguments<T, tables> of;
+    Values<T> values;
+};
+
+// Net: a model, how many panels a ring has, whether the weights were there before the launch before, and whether values
+// are kept, as constants: Net::model, Net::stages, Net::laid_out, Net::keeps.
 template <class T, int most, class Net>
 struct PairBlock : BlockThread {
     static constexpr PairLayout net = pair_layout<T>(Net::model, Net::stages);
@@ -30,6 +45,7 @@ struct PairBlock : BlockThread {
     using Sums = float[4][4];  // of each eight rows
 
     const Arguments<T, most>& of;
+    const Values<T>* const values;
     const Cluster cluster;
     char* const memory;
     const int tiles, clusters;
@@ -42,9 +58,10 @@ struct PairBlock : BlockThread {
     const char* next;
     int step = 0, left = 0, slot = 0, parity = 0;
 
-    __device__ explicit PairBlock(const Arguments<T, most>& of)
-        : of(of), cluster(pair_blocks), memory(panel_memory()), tiles(int((of.net.rows + pair_rows - 1) / pair_rows)),
-          clusters(int(of.net.clusters)), warpgroup(thread / warpgroup_threads),
+    __device__ explicit PairBlock(const Arguments<T, most>& of, const Values<T>* values = nullptr)
+        : of(of), values(values), cluster(pair_blocks), memory(panel_memory()),
+          tiles(int((of.net.rows + pair_rows - 1) / pair_rows)), clusters(int(of.net.clusters)),
+          warpgroup(thread / warpgroup_threads),
           next(reinterpret_cast<const char*>(of.net.fragments) +
                (1LL * cluster.rank * net.steps * warpgroups + warpgroup) * weights_panel) {}
 
@@ -55,6 +72,36 @@ struct PairBlock : BlockThread {
     __device__ const T* laid_out() const { return of.net.fragments; }
     __device__ float kept(int element) const {
         return widen(reinterpret_cast<const T*>(memory + net.kept_place)[element]);
+    }
+
+    // ---------------------------------------------------------------------------------------------------- what is kept
+    // Stores are begun where no barrier of the cluster follows at once, which would wait for them.
+
+    static constexpr int bottom_columns = layer<0>.outputs + layer<1>.outputs + layer<2>.outputs,
+                         top_columns = layer<4>.outputs + layer<5>.outputs,
+                         features_columns = divided(layer<4>.inputs, kept_together) * kept_together;
+
+    __device__ bool is_there(int row) const { return first_row + row < of.net.rows; }
+    // So many columns in panels, of the tile's rows or of the own ones, 16 bytes at a time.
+    template <int rows, int columns>
+    __device__ void keep(int panels, T* to, int to_row) const {
+        constexpr int width = 16 / size, pieces = columns / width;
+        each<rows * pieces>(thread, [&](int i) {
+            const int row = rows == pair_rows ? i / pieces : own().row(i / pieces), column = i % pieces * width;
+            if (is_there(row))
+                *reinterpret_cast<uint4*>(to + (first_row + row) * to_row + column) =
+                    *reinterpret_cast<const uint4*>(memory + panels + in_panels(row, column));
+        });
+    }
+    // What layer l gives: layer 0, which both blocks have whole, of the own rows; another one of the own outputs.
+    template <int l>
+    __device__ void keep_outputs(T* to, int to_row) const {
+        if constexpr (l == 0) {
+            keep<pair_own_rows, layer<l>.outputs>(layer<l + 1>.from, to, to_row);
+        } else {
+            constexpr int outputs = layer<l>.product.outputs;
+            keep<pair_rows, outputs>(layer<l + 1>.from, to + cluster.rank * outputs, to_row);
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------- weights
@@ -267,9 +314,11 @@ struct PairBlock : BlockThread {
             for (int e = 0; e < 4; ++e) {
                 const int output = job * fused_mlp::direct_outputs + g + e / 2 * 8;
                 const float sum = sums[0][e] + sums[1][e] + sums[2][e] + sums[3][e];
-                if (output < layer<3>.outputs)
-                    reinterpret_cast<T*>(own().vector(first + 2 * t + e % 2, 0))[output] =
-                        narrow<T>(activate<activation<3>>(sum + bias<3>(output)));
+                if (output >= layer<3>.outputs) continue;
+                const int i = first + 2 * t + e % 2, row = own().row(i);
+                const T value = narrow<T>(activate<activation<3>>(sum + bias<3>(output)));
+                reinterpret_cast<T*>(own().vector(i, 0))[output] = value;
+                if (Net::keeps && is_there(row)) values->vector[(first_row + row) * layer<3>.outputs + output] = value;
             }
         }
     }
@@ -314,14 +363,15 @@ struct PairBlock : BlockThread {
     // Layer 6, a row a warp, in float.
     __device__ void run_last() const {
         float sum = 0.0f;
+        const long long row = first_row + own().row(warp);
 #pragma unroll
         for (int i = 0; i < divided(layer<6>.inputs, 32); ++i) {
             const int k = lane() + 32 * i;
-            const float z = activate<activation<5>>(sum_of_blocks<5>(warp, k) + bias<5>(k));
-            sum += widen(narrow<T>(z)) * kept(net.last_weights + k);
+            const T value = narrow<T>(activate<activation<5>>(sum_of_blocks<5>(warp, k) + bias<5>(k)));
+            if (Net::keeps && row < of.net.rows) values->top[row * top_columns + layer<4>.outputs + k] = value;
+            sum += widen(value) * kept(net.last_weights + k);
         }
         sum = reduce_lanes<Sum>(sum, 32);
-        const long long row = first_row + own().row(warp);
         if (lane() == 0 && row < of.net.rows) of.net.out[row] = narrow<T>(activate<activation<6>>(sum + bias<6>(0)));
     }
 
@@ -379,16 +429,22 @@ struct PairBlock : BlockThread {
         run_first(first);
         order_before_products();
         __syncthreads();
+        if constexpr (Net::keeps) keep_outputs<0>(values->bottom, bottom_columns);
         run_outputs<1>();
         order_before_products();
         __syncthreads();
+        if constexpr (Net::keeps) keep_outputs<1>(values->bottom + layer<0>.outputs, bottom_columns);
         run_inputs<2>();
         cluster.wait();
         find_thread();
         each<pair_own_rows * layer<2>.outputs>(thread, [&](int i) {
             const int row = i / layer<2>.outputs, output = i % layer<2>.outputs;
             const float z = activate<activation<2>>(sum_of_blocks<2>(row, output) + bias<2>(output));
-            *reinterpret_cast<T*>(input<3>(row, output * size)) = fused_mlp::as_input<T, true>(narrow<T>(z));
+            const T value = fused_mlp::as_input<T, true>(narrow<T>(z));
+            *reinterpret_cast<T*>(input<3>(row, output * size)) = value;
+            constexpr int before = bottom_columns - layer<2>.outputs;
+            if (Net::keeps && is_there(own().row(row)))
+                values->bottom[(first_row + own().row(row)) * bottom_columns + before + output] = value;
         });
         __syncthreads();
         find_thread();
@@ -407,9 +463,12 @@ struct PairBlock : BlockThread {
         cluster.wait();
         order_before_products();
         find_thread();
+        if constexpr (Net::keeps)
+            keep<pair_own_rows, features_columns>(layer<4>.from, values->features, features_columns);
         run_outputs<4>();
         order_before_products();
         __syncthreads();
+        if constexpr (Net::keeps) keep_outputs<4>(values->top, top_columns);
         run_inputs<5>();
         find_thread();
         if (!is_last) begin(first);
@@ -457,7 +516,7 @@ struct PairWeights {
         if (panel >= product.panels || k >= layer<l>.inputs) return piece;
         const T* const from = all.weights[l];
         const bool is_aligned = reinterpret_cast<unsigned long long>(from) % 16 == 0 && all.strides[l] % width == 0;
-        if (layer<l>.inputs % width == 0 && is_aligned)
+        if (is_aligned)
             piece = load<width>(from + output * all.strides[l] + k);
         else
 #pragma unroll

@@ -1,4 +1,4 @@
-"""What `kernels.check` takes dlrm_forward through, and how far its results may be off."""
+"""What `kernels.check` takes dlrm_forward and dlrm_forward_kept through, and how far their results may be off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec
 from ...check.tf32 import EPS as TF32_EPS
-from .eager import dlrm_forward
+from ..fused_mlp.packing import copied, views
+from .eager import dlrm_forward, dlrm_forward_kept
 
 HEIGHTS = (37, 1, 8, 100)
 # Widths of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
@@ -135,9 +136,59 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [replace(case, every_option=False) for case in (Case((4099, 12)), Case((2048, 13)), Case((65536, 4)))]
 
 
+# ---------------------------------------------------------------------------------------------------- dlrm_forward_kept
+
+KEPT_WIDTHS, KEPT_TABLES = ((13, 256, 128, 64, 16), (61, 128, 64, 1)), 9
+KEPT_ACTIVATIONS = ("relu", "relu", "relu", "identity"), ("identity", "leaky_relu", "identity", "relu")
+
+
+def draw_kept(case: Case, device: torch.device, activations: Sequence[str] = KEPT_ACTIVATIONS[0]) -> Call:
+    """A call of dlrm_forward_kept: of dlrm_forward's arguments those that it has, the weights in two buffers."""
+    (inputs, *hidden, width), (_, *top) = KEPT_WIDTHS
+    variant, rows = (hidden, top, activations), math.prod(case.shape[:-1])
+    plain = draw_model(case, rows, inputs, width, KEPT_TABLES, variant, "", device, torch.int64, "tf32")
+    dense, tables, indices, _, *layers = plain.tensors
+    buffers = copied(*layers[:2]), copied(*layers[2:])
+    options = *("-".join(map(str, widths)) for widths in KEPT_WIDTHS), *activations
+    return Call(f"{case} {' '.join(activations)}", (dense, tables, indices, *buffers), options)
+
+
+def _kept_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    for activations in KEPT_ACTIVATIONS[: 2 if case.every_option else 1]:
+        yield draw_kept(case, device, activations)
+
+
+@dataclass(frozen=True)
+class Kept(Layers):
+    """As Layers has it in tf32, of each output."""
+
+    def errors(self, reference, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        absolute = call.map(lambda tensor: tensor.double().abs() if tensor.is_floating_point() else tensor)
+        for buffer, widths in zip(absolute.tensors[3:], call.options, strict=False):
+            for _, bias in views(buffer, widths):
+                bias += 1
+        sizes = dlrm_forward_kept(*absolute.tensors, *call.options[:2], *["identity"] * 4)
+        return [self.k / 4 * TF32_EPS * size for size in sizes]
+
+
+def _kept_cases(names: tuple[str, ...]) -> list[Case]:
+    cases = [Case((rows, 3), every_option=rows == 65) for rows in (0, 1, 31, 32, 33, 65)]
+    cases += [Case((9, 3), layout=layout, every_option=False) for layout in ("transposed", "strided", "misaligned")]
+    return [*cases, Case((40, 3), values="special", every_option=False)]
+
+
+def _wide_kept_cases(names: tuple[str, ...]) -> list[Case]:
+    return [Case((rows, 3), every_option=False) for rows in (2048, 5003)]
+
+
 ROWS = (Dimension(lambda rows: Case((rows, 3)), large=1024),)
 SPECS = {
     "dlrm_forward": Spec(
         dlrm_forward, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases, dimensions=ROWS
+    ),
+    "dlrm_forward_kept": Spec(
+        dlrm_forward_kept, _kept_calls, outputs=("out", "bottom_values", "vector", "features", "top_values"),
+        scale=Kept(), cases=_kept_cases, wide_cases=_wide_kept_cases,
+        dimensions=(Dimension(lambda rows: Case((rows, 3)), large=600),),
     ),
 }

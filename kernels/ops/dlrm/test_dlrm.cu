@@ -314,7 +314,7 @@ struct NoExchange {
     static constexpr int tables = 1;
     static constexpr dlrm::Plan plan = {{rows, rows, rows}, -1};
 };
-enum Flags { plainly = 0, bags = 1, narrow_ids = 2, no_last = 4, apart = 8, bad = 16 };
+enum Flags { plainly = 0, bags = 1, narrow_ids = 2, no_last = 4, apart = 8, bad = 16, keeping = 32 };
 
 template <class Of, int flags>
 struct Net : Of {
@@ -409,11 +409,11 @@ struct Whole {
 template <class Of, int flags>
 struct PairNet : Net<Of, flags> {
     static constexpr int stages = 2;
-    static constexpr bool laid_out = false;
+    static constexpr bool laid_out = false, keeps = flags & keeping;
 };
 template <class T, class Own>
-__global__ void pair_forward(const __grid_constant__ dlrm::Arguments<T, Own::model.tables> of) {
-    dlrm::PairBlock<T, Own::model.tables, Own>(of).run();
+__global__ void pair_forward(const __grid_constant__ dlrm::KeepingArguments<T, Own::model.tables> given) {
+    dlrm::PairBlock<T, Own::model.tables, Own>(given.of, &given.values).run();
 }
 template <class T, class Own>
 __global__ void pair_weights(const __grid_constant__ fused_mlp::LayersToFragments<T> all) {
@@ -427,8 +427,14 @@ void check_pair(testing::Report& report, long long rows_of_call, int clusters, P
     p = problem_of<Of, flags>(p, rows_of_call), p.tile = dlrm::pair_rows, p.cluster = dlrm::pair_blocks;
     check(report, p, Case<T>(p), "pairs ", [&](const dlrm::Call<T>& call, fused_mlp::LayersToFragments<T> layers) {
         Buffer<T> laid_out(net.elements);
-        dlrm::Arguments<T, Of::tables> of = arguments_of<Of::tables>(call);
-        of.net.fragments = layers.fragments = laid_out.get(), of.net.clusters = clusters;
+        // What is kept is as long as it must be: what is written beyond shows.
+        using Block = dlrm::PairBlock<T, Of::tables, Own>;
+        auto rows = [&](int columns) { return Own::keeps ? call.of.net.rows * columns : 0; };
+        Buffer<T> bottom(rows(Block::bottom_columns)), vector(rows(net.layers[3].outputs));
+        Buffer<T> features(rows(Block::features_columns)), top(rows(Block::top_columns));
+        dlrm::KeepingArguments<T, Of::tables> given = {arguments_of<Of::tables>(call),
+                                                       {bottom.get(), vector.get(), features.get(), top.get()}};
+        given.of.net.fragments = layers.fragments = laid_out.get(), given.of.net.clusters = clusters;
         const dim3 threads(fused_mlp::direct_threads), blocks(unsigned(net.elements * sizeof(T) / 16 / threads.x + 1));
         cudaError_t error = laid_out_by([&] {
             return launch_kernel(pair_weights<T, Own>, blocks, threads, 0, cudaStream_t{}, layers);
@@ -436,16 +442,16 @@ void check_pair(testing::Report& report, long long rows_of_call, int clusters, P
         if (error == cudaSuccess) error = set_shared_memory_limit(pair_forward<T, Own>, size_t(net.shared_bytes));
         if (error != cudaSuccess) return error;
         return launch_clusters(pair_forward<T, Own>, clusters, dlrm::pair_blocks, threads, size_t(net.shared_bytes),
-                               cudaStream_t{}, of);
+                               cudaStream_t{}, given);
     });
 }
 template <class T>
 void check_pairs(testing::Report& report) {
-    check_pair<T, Parts>(report, 70, 1);
+    check_pair<T, Parts, keeping>(report, 70, 1);
     if constexpr (testing::race_check) return;
     if constexpr (sizeof(T) == 2) check_pair<T, Whole>(report, 33, 2);
     if (testing::quick && sizeof(T) < sizeof(float)) return;
-    check_pair<T, Halved>(report, 31, 1);
+    check_pair<T, Halved, keeping>(report, 31, 1);
     check_pair<T, Main>(report, 33, 1);
     check_pair<T, Parts, bags | narrow_ids | apart | bad>(report, 40, 2);
 }

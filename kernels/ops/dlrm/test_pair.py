@@ -15,15 +15,18 @@ import torch
 import kernels
 
 from ... import runtime
-from ...check import Case
-from ...check.contract import DEVICE, Contract, kernel_backend
+from ...check import Case, check
+from ...check.contract import DEVICE, Contract, every_backend, kernel_backend
+from ...device.launch import architecture
 from ...dispatch import nvrtc
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
+from ..fused_mlp.packing import elements, views
 from . import cuda_launch
+from .op import KEPT, dlrm_forward_kept
 from .pair import BLOCKS, ROWS, Pairs, lay_out_source, pairs_for, pairs_source
-from .shape import Shape
-from .spec import SPECS, draw_model
+from .shape import DLRMError, Shape
+from .spec import KEPT_ACTIVATIONS, SPECS, draw_kept, draw_model
 from .test_dlrm_forward import as_list, told_at_once
 from .tile import TYPES, Tiles
 
@@ -215,6 +218,82 @@ class TestPairs(Contract):
         assert pairs
 
 
+# ------------------------------------------------------------------------------------------------------ what it keeps
+
+
+class TestKept(Contract):
+    op = "dlrm_forward_kept"
+
+    @pytest.fixture(autouse=True)
+    def _few_pairs(self, pairs):
+        if DEVICE.type == "cuda" and architecture() != 90:
+            pytest.skip("values are kept by the instructions of sm_90")
+
+    def function(self, backend, in_place=False):
+        return functools.partial(KEPT.call, backend)
+
+    @every_backend
+    def test_adversarial_cases(self, backend):
+        check(self.op, self.function(backend), cases=self.cases(backend))
+
+    @kernel_backend
+    def test_opcheck(self, backend):
+        torch.library.opcheck(KEPT.overload(backend), self.overload_arguments(self.call(Case((9, 3)))))
+
+    @kernel_backend
+    def test_the_result_has_the_bits_of_the_kernel_that_keeps_nothing(self, backend, pairs):
+        for activations in KEPT_ACTIVATIONS:
+            call = draw_kept(Case((70, 3)), DEVICE, activations)
+            dense, tables, indices, bottom, top, *widths = call.arguments()[:7]
+            layers = [*zip(*views(bottom, widths[0]), strict=True), *zip(*views(top, widths[1]), strict=True)]
+            plain = dense, tables, indices, None, *map(list, layers), *activations, "tf32"
+            out, *_ = KEPT.call(backend, *call.arguments())
+            assert torch.equal(out, kernels.dlrm_forward(*plain, backend=backend))
+        assert [design.keeps for design in pairs] == [True, False] * 2
+
+    @kernel_backend
+    def test_bad_ids_are_reported_in_the_name_of_dlrm_forward(self, backend):
+        dense, tables, indices, *others = self.call(Case((40, 3))).arguments()
+        rows = torch.stack(indices, 1)
+        rows[35, 1] = len(tables[1])
+
+        def told():
+            dlrm_forward_kept(dense, tables, rows, *others, backend=backend)
+            kernels.check_ids(wait=True)
+
+        with pytest.raises(IndexError, match=r"dlrm_forward: id \d+, at position 35 of indices\[1\]"):
+            told()
+
+    @every_backend
+    def test_wrong_input(self, backend):
+        call = self.call(Case((9, 3)))
+        dense, tables, indices, bottom, _ = call.tensors
+        for name, wrong, error, message in (
+            ("dense", dense.double(), TypeError, "dense must be float32; got float64"),
+            ("dense", dense[:, 1:], ValueError, r"dense must have shape \[B, 13\]; got \[9, 12\]"),
+            ("dense", dense[1:], ValueError, "indices must be of 8 ids each"),
+            ("tables", tables[1:], ValueError, "tables and indices must be one or more, as many; got 8 and 9"),
+            ("indices", [ids.float() for ids in indices], TypeError, r"indices\[0\] must be int32 or int64"),
+            ("bottom", bottom[1:], ValueError, r"bottom must have shape"),
+            ("top", bottom, ValueError, r"top must have shape"),
+            ("bottom_widths", "13-", ValueError, "bottom_widths must be two widths or more, such as 13-512-16"),
+            ("top_widths", "60-128-64-1", ValueError, "top_widths must begin with 61, vector 0 and the pairs; got 60"),
+            ("bottom_final", "gelu", ValueError, "bottom_final must be one of identity, relu, leaky_relu"),
+        ):
+            arguments = list(call.arguments())
+            arguments[self.spec.arguments.index(name)] = wrong
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+    @kernel_backend
+    def test_a_model_that_pairs_do_not_take_is_refused(self, backend):
+        dense, tables, indices, *_ = self.call(Case((9, 3))).tensors
+        widths = "13-256-120-64-16", "61-128-64-1"
+        buffers = [torch.zeros(elements(of_mlp), device=DEVICE) for of_mlp in widths]
+        with pytest.raises(DLRMError, match="120 outputs of the bottom MLP's layer 2, and a pair takes"):
+            KEPT.call(backend, dense, tables, indices, *buffers, *widths, *KEPT_ACTIVATIONS[0])
+
+
 # ----------------------------------------------------------------------------------------------------------- what fits
 
 
@@ -258,7 +337,8 @@ def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
 @pytest.mark.parametrize("shape", [MAIN, replace(MAIN, bags="open", id_bytes=4, aligned=False)], ids=str)
 def test_pairs_compile(shape, dtype, tmp_path):
     design = pairs_for(shape, dtype, H100, 132)
-    for program in (pairs_source(design), lay_out_source(design)):
+    keeping = replace(design, keeps=True)
+    for program in (*map(pairs_source, (design, keeping)), *map(lay_out_source, (design, keeping))):
         image = Path(nvrtc.compiled(nvrtc.Kernel(program, 90), tmp_path).path).read_bytes()
         assert registers(image) <= 128
         if (lines := sass(image)) is not None:

@@ -88,8 +88,8 @@ constexpr long long fragments_size(const Chain& chain) {
     return last.weight_end + last.bias_end;
 }
 
-// Layers' weights, in rows of `strides` numbers, and biases, which lie anywhere, and where the fragments of all go. Every
-// member has eight bytes.
+// Layers' weights, in rows of `strides` numbers, zeros behind the inputs, and biases, which lie anywhere, and where the
+// fragments of all go. Every member has eight bytes.
 template <class T>
 struct LayersToFragments {
     const T *weights[most_layers], *biases[most_layers];

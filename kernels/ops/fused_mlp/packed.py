@@ -112,19 +112,25 @@ class PackedMLP:
             return False
         return is_packed(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), x.device, backend)
 
+    def leaves(self, x: Tensor) -> bool:
+        """Whether a call's backward leaves operands, if a kernel computes the call."""
+        return self.leaves_operands and update.runs(x, precision_of(x)) and not self._is_called_itself()
+
     def __call__(
-        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
+        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto",
+        known: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """`mlp` of the layers in one kernel, x [B, K'], whose gradients go to the buffer. The first K of K' >= K
-        columns count."""
+        columns count. known: what OP would give, out and hidden, of a call that `leaves`, where another kernel has
+        computed it."""
         x = autocast(x)
         options = activation, final_activation, precision_of(x)
         arguments = x, self.buffer, self.widths, *options, True
-        leaves = self.leaves_operands and update.runs(x, options[-1]) and not self._is_called_itself()
-        if leaves:
+        leaves = known is not None or self.leaves(x)
+        if leaves and not known:
             backend = OP.call.chosen(backend, *arguments)
-        if leaves and backend != "eager":
-            out = _LeavingOperands.apply(self, backend, x, self.buffer, *options)
+        if leaves and (known or backend != "eager"):
+            out = _LeavingOperands.apply(self, known or backend, x, self.buffer, *options)
         else:
             out, _ = OP.call(backend, *arguments)
         packing.refuse_changes(OP.name, out, self.weights)
@@ -244,14 +250,16 @@ class PackedMLP:
 
 
 class _LeavingOperands(torch.autograd.Function):
-    """A PackedMLP's call whose backward computes x's gradient alone, and leaves what the weights' are made of."""
+    """A PackedMLP's call whose backward computes x's gradient alone, and leaves what the weights' are made of. The
+    second argument: OP's backend, or what it would give."""
 
     @staticmethod
     def forward(
-        ctx, mlp: PackedMLP, backend: str, x: Tensor, buffer: Tensor, activation: str, final: str, precision: str
+        ctx, mlp: PackedMLP, known: str | tuple[Tensor, Tensor], x: Tensor, buffer: Tensor, activation: str, final: str,
+        precision: str,
     ) -> Tensor:
         ctx.mlp, ctx.options = mlp, (mlp.widths, activation, final, precision)
-        out, layer_values = OP.call(backend, x, buffer, *ctx.options, True)
+        out, layer_values = OP.call(known, x, buffer, *ctx.options, True) if isinstance(known, str) else known
         ctx.save_for_backward(x, buffer, layer_values, out)
         return out
 

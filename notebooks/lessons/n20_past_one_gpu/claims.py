@@ -73,5 +73,8 @@ claim(
     "20", "the GPU with the hot feature reads {:.1f} times the mean of 8 GPUs, and {:.1f} times that of 64.",
     busiest_of_whole_tables,
 )
-claim("20", "four blocks are a quarter of the vectors' bytes, sixteen as many.", columns_send_ids_and_rows_send_vectors)
+claim(
+    "20", "With four blocks the ids are a quarter of the vectors' bytes, with sixteen as many.",
+    columns_send_ids_and_rows_send_vectors,
+)
 claim("20", "On one rank, and on two:", one_rank_and_two_give_the_same)

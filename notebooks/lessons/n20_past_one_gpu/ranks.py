@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ IMPORTED = (
     "torch, torch.distributed.checkpoint, pandas, lessons.shared.dlrm, lessons.n20_past_one_gpu.asked, "
     "lessons.n20_past_one_gpu.exchange, lessons.n20_past_one_gpu.one_rank"
 )
+LINES, LONGEST = 100, 1000  # of what a rank prints that are shown, and the characters of one
 SECONDS = 60  # after so many every rank is ended, whatever it does
 CODE = "from lessons.n20_past_one_gpu import one_rank; one_rank.main()"
 
@@ -57,13 +59,15 @@ def run(
         torch.save(arguments, folder / "arguments")
         done = fresh.run(CODE, folder, name, job, str(world), str(waits), str(seconds), imported=IMPORTED)
         if done.returncode:
-            raise RuntimeError(f"no rank was started: {done.stderr.strip()[-300:]}")
+            raise RuntimeError(f"the process that starts the ranks has ended: {done.stderr.strip()[-300:] or 'killed'}")
         ended = [_ended(folder / f"result{rank}", status) for rank, status in enumerate(json.loads(done.stdout))]
         for rank in range(world):
-            lines = (folder / f"printed{rank}").read_text(errors="replace").splitlines()
-            for line in lines:
-                if not line.startswith("[Gloo]"):  # its greeting
-                    print(f"rank {rank}: {line}")
+            with open(folder / f"printed{rank}", errors="replace") as printed:
+                lines = (line.rstrip("\n") for line in printed if not line.startswith("[Gloo]"))  # its greeting
+                for line in islice(lines, LINES):
+                    print(f"rank {rank}: {line[:LONGEST]}")
+                if next(lines, None) is not None:
+                    print(f"rank {rank}: …")
     failed = [f"rank {rank}: {result}" for rank, result in enumerate(ended) if isinstance(result, Failed)]
     if failed and not fails:
         raise RuntimeError("\n".join(failed))
