@@ -1,6 +1,7 @@
 """Execute the notebooks, each in a kernel of its own, and write pages: python notebooks/lecture.py [NN …].
 
-Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store.
+Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store. What
+their cells measure is kept in traces/results/<gpu>/ only with --record, on a GPU.
 --survey executes nothing and says how long each is to read.
 
 Two notebooks run at once. On a GPU, and with --store, they run one after the other, so as not to disturb the times that
@@ -15,6 +16,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -249,6 +251,18 @@ def _only_says_a_build(output: NotebookNode) -> bool:
     return output.get("name") == "stderr" and not BUILD.sub("", output.text)
 
 
+def keep(run: Run, folder: Path) -> str:
+    """Copy what a run's cells measured from `folder` into traces/results/; returns '' or why it is not kept."""
+    if run.error:
+        return "it failed"
+    from kernels.measure import records
+
+    files = sorted(folder.glob(f"*/lecture_{run.name[:2]}.json"))
+    done = [records.save(records.read(path)) for path in files]
+    print("".join(f"  {words}\n" for words in done or ["measured nothing"]), end="", flush=True)
+    return "; ".join(words for words in done if words.startswith("kept"))
+
+
 def choose(folder: Path, names: list[str]) -> list[Path]:
     """The notebooks NN_*.ipynb of a folder whose name starts with one of `names` (all if there are none), in order.
 
@@ -275,6 +289,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, metavar="DIR", help="where they are")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "lecture", metavar="DIR", help="where pages go")
     parser.add_argument("--store", action="store_true", help="also write the outputs into the notebooks themselves")
+    parser.add_argument("--record", action="store_true", help="on a GPU: also keep what the cells measure")
     parser.add_argument("--at-once", type=int, metavar="N", help="how many run at once (see above)")
     parser.add_argument("--survey", action="store_true", help="execute nothing: words, cells, minutes of each")
     args = parser.parse_args(argv)
@@ -284,6 +299,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.survey:
             print(survey.table([survey.survey(path) for path in paths]))
             return 0
+        if args.record and not HAS_GPU:
+            parser.error("--record: there is no NVIDIA GPU here")
         args.out.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -293,7 +310,9 @@ def main(argv: list[str] | None = None) -> int:
     failed = False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with closing(execute_all(paths, at_once)) as ended:
+        with tempfile.TemporaryDirectory() as measured, closing(execute_all(paths, at_once)) as ended:
+            if args.record:
+                os.environ["LECTURE_RECORD"] = measured  # for lessons.shared.measure, in the notebooks' processes
             for position, path, run in ended:
                 runs.append(run)
                 print(f"{position} {path.stem} {run.result}, {run.seconds:.1f} s\n", end="", flush=True)
@@ -303,7 +322,10 @@ def main(argv: list[str] | None = None) -> int:
                 refused = store(run, path) if args.store else ""
                 if refused:
                     print(f"  not stored: {refused}")
-                failed = failed or bool(run.error or refused)
+                unkept = keep(run, Path(measured)) if args.record else ""
+                if unkept:
+                    print(f"  not recorded: {unkept}")
+                failed = failed or bool(run.error or refused or unkept)
     except KeyboardInterrupt:
         return 130
     except (OSError, ValueError) as error:

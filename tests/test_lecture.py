@@ -168,3 +168,21 @@ def test_a_page_that_cannot_be_made_loses_no_notebook(tmp_path, monkeypatch, cap
     command.write(command.Run("01_a", nbformat.v4.new_notebook(), 1.0, ""), tmp_path, tmp_path)
     assert (tmp_path / "01_a.ipynb").exists()
     assert capsys.readouterr().out == "  no page: there is no template\n"
+
+
+def test_what_cells_measured_is_kept_of_a_run_that_ended_well(tmp_path, monkeypatch, capsys):
+    from kernels.measure import records
+
+    saved = []
+    monkeypatch.setattr(records, "save", lambda record: saved.append(record) or "saved it")
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "lecture_15.json").write_text('{"op": "lecture_15"}')
+    runs = [command.Run(name, None, 1.0, error) for name, error in (("15_a", ""), ("15_a", "bad"), ("16_a", ""))]
+    assert [command.keep(run, tmp_path) for run in runs] == ["", "it failed", ""]
+    assert saved == [{"op": "lecture_15"}]
+    assert capsys.readouterr().out == "  saved it\n  measured nothing\n"
+    monkeypatch.setattr(command, "HAS_GPU", False)
+    notebook(tmp_path / "15_a.ipynb", "# A")
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--record", "--notebooks", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert "--record: there is no NVIDIA GPU here" in capsys.readouterr().err

@@ -59,5 +59,5 @@ def test_every_record_has_its_command_and_notebook_in_the_table():
     for path in records:
         command, notebook = lines[name_of(path)]
         assert command == json.loads(path.read_text()).get("command", command), path.name
-        lesson = re.search(r"lessons\.n(\w+)", command)
-        assert notebook == (lesson[1] if lesson else ""), path.name
+        lesson = re.search(r"(?:lessons\.n|lecture\.py )(\d\d)", command)
+        assert notebook[:2] == (lesson[1] if lesson else ""), path.name

@@ -1,4 +1,4 @@
-"""What look-ups read, as pictures: rows of a table, of a buffer of tables, sectors, frequencies, bags."""
+"""Bags as a picture."""
 
 from __future__ import annotations
 
@@ -6,87 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from lessons.n15_embeddings.arithmetic import PAIR, ROW_OFFSETS, rows_of, sectors
-from lessons.shared.picture import NEEDED, SHADES, draw_box, draw_cells, panels
-from lessons.shared.records import SECTOR
+from lessons.shared.picture import SHADES, draw_box, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-UNUSED = "#f7d4b5"
-
-
-def build_up(ids: Sequence[int], rows: int, width: int, block: int) -> Figure:
-    """The rows of one table that three kernels read: for one id, with an id a program, with a block of ids."""
-    titles = ("one_id: 1 program", f"an_id_a_program: {len(ids)} programs", f"a_block_of_ids: {-(-len(ids) // block)}")
-    figure, axes = panels((10, 2.6), columns=3)
-    for ax, title, step in zip(axes, titles, range(3), strict=True):
-        program = [0] if step == 0 else [i // (1 if step == 1 else block) for i in range(len(ids))]
-        reader = dict(zip(ids, program, strict=False))
-        colours = [SHADES[reader[row] % len(SHADES)] if row in reader else "white" for row in range(rows)]
-        draw_cells(ax, [[colour] * width for colour in colours], "0.7", [f"row {row}" for row in range(rows)])
-        ax.set_title(title + " programs" * (step == 2), size=9)
-    figure.suptitle("the table: which program reads which row (white: none)", size=9)
-    return figure
-
-
-def buffer(heights: Sequence[int], ids: Sequence[int], width: int) -> Figure:
-    """The tables one behind the other, and the way of one id of each into the output."""
-    starts = np.concatenate([[0], np.cumsum(heights)])
-    figure, (left, right) = panels((7, 0.25 * sum(heights) + 0.6), columns=2, width_ratios=(2, 1))
-    table = np.repeat(np.arange(len(heights)), heights)
-    wanted = {int(starts[f]) + id for f, id in enumerate(ids)}
-    colours = [SHADES[f] if row in wanted else "white" for row, f in enumerate(table)]
-    names = [f"table {f}, id {row - starts[f]}: row {row}" for row, f in enumerate(table)]
-    draw_cells(left, [[colour] * width for colour in colours], "0.7", names)
-    for start in starts[1:-1]:
-        left.plot([0, width], [start, start], color="black", lw=2)
-    outputs = [[shade] * width for shade in SHADES[: len(heights)]]
-    draw_cells(right, outputs, "0.7", [f"out[0, {f}]" for f in range(len(heights))])
-    left.set_title(f"tables: row_offsets {starts.tolist()}", size=9)
-    right.set_title(f"ids [[{', '.join(map(str, ids))}]]", size=9)
-    return figure
-
-
-def sector_map(widths: Sequence[int], row: int = 3, pairs_shown: int = 8) -> Figure:
-    """One row of tables of these widths: the pairs of sectors that come for it, and the part that was wanted."""
-    figure, ax = panels((10, 0.5 * len(widths) + 0.7))
-    for y, width in enumerate(widths):
-        first, last = 4 * width * row, 4 * width * (row + 1)  # float32
-        origin = first // PAIR * PAIR
-        for k in range(pairs_shown):
-            colour = UNUSED if origin + k * PAIR < last else "white"
-            draw_box(ax, k * PAIR, y, PAIR, 0.7, colour, 0.8, "0.5")
-        draw_box(ax, first - origin, y, last - first, 0.7, NEEDED, edge="none", alpha=0.9)
-        numbers = "1 number" if width == 1 else f"{width} numbers"
-        ax.text(-6, y + 0.35, f"{numbers}, {4 * width} bytes", ha="right", va="center", size=8)
-    ax.set(xlim=(-125, pairs_shown * PAIR), ylim=(len(widths), -0.2))
-    ax.set_title(f"row {row}: asked for (blue), read beside it (orange); a box is a pair, {PAIR} bytes", size=9)
-    ax.axis("off")
-    return figure
-
-
-def frequencies(drawn: dict[str, np.ndarray], feature: int, row_bytes: int, l2_bytes: float) -> Figure:
-    """How often each id of one feature comes, and the bytes of all features' rows: all reads, and the distinct ones."""
-    figure, (left, right) = panels((10, 3), columns=2, width_ratios=(1, 1))
-    for (name, ids), colour in zip(drawn.items(), ("C0", "C1"), strict=True):
-        counts = np.sort(np.unique(ids[:, feature], return_counts=True)[1])[::-1]
-        left.loglog(np.arange(1, len(counts) + 1), counts, color=colour, label=name)
-        for part, size, shade in (
-            ("all reads", ids.size * row_bytes, 0.35),
-            ("distinct", SECTOR * sectors(rows_of(ids), row_bytes), 1.0),
-        ):
-            right.barh(f"{name}, {part}", size / 1e6, color=colour, alpha=shade)
-    rows = ROW_OFFSETS[feature + 1] - ROW_OFFSETS[feature]
-    left.set(xlabel="id, the most frequent first", ylabel="times in the batch", title=f"one table of {rows:,} rows")
-    left.legend(frameon=False)
-    right.axvline(l2_bytes / 1e6, color="0.3", ls="--", lw=1)
-    right.text(l2_bytes / 1e6, 3.35, " the L2", va="center", size=8)
-    right.set(xlabel="MB of rows", title=f"26 tables, {len(ids):,} ids each")
-    right.invert_yaxis()
-    return figure
 
 
 def bags(ids: Sequence[int], offsets: Sequence[int], features: int) -> Figure:
@@ -98,7 +21,7 @@ def bags(ids: Sequence[int], offsets: Sequence[int], features: int) -> Figure:
         for k in range(begin, end):
             draw_box(ax, k, 0, 1, 1, SHADES[feature], 1, "0.6", text=str(ids[k]), size=9)
         ax.plot([begin, begin], [-0.3, 1.3], color="black", lw=2)
-        lift = 0.55 * (bag % 2)  # bags may be empty, and then their names would lie on each other
+        lift = 0.55 * (begin == end)  # or the name of an empty bag would lie on its neighbours'
         ax.text((begin + end) / 2, -0.4 - lift, f"f{feature} b{row}" + " empty" * (begin == end), ha="center", size=8)
     for place in sorted(set(offsets)):
         ax.text(place, 1.75, place, ha="center", size=8)

@@ -44,17 +44,24 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
 
 puzzles.attempt("bag", my_bag)
 
-# %% select
+# %% bags
 @triton.jit
-def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, image_rows, token, H: tl.constexpr):
-    i = tl.program_id(0)
-    id, index = tl.load(ids_ptr + i), tl.load(indices_ptr + i)
-    source = tl.where(id == token, image_ptr, table_ptr)
-    row = tl.where(id == token, index, id)
-    height = tl.where(id == token, image_rows, table_rows)
-    lanes = tl.arange(0, H)
-    values = tl.load(source + row * H + lanes, (row >= 0) & (row < height), other=0.0)
-    tl.store(out_ptr + i * H + lanes, values)
+def my_bags(
+    tables_ptr, row_offsets_ptr, ids_ptr, offsets_ptr, out_ptr, bags, B,
+    F: tl.constexpr, D: tl.constexpr, BAGS: tl.constexpr,
+):
+    bag = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
+    there = bag < bags
+    f, b = bag // B, bag % B
+    first = tl.load(row_offsets_ptr + f, there)
+    begin, end = tl.load(offsets_ptr + bag, there, other=0), tl.load(offsets_ptr + bag + 1, there, other=0)
+    lanes = tl.arange(0, D)
+    pooled = tl.zeros([BAGS, D], tl.float32)
+    for k in range(tl.max(end - begin, axis=0)):
+        more = begin + k < end
+        row = first + tl.load(ids_ptr + begin + k, more)
+        pooled += tl.load(tables_ptr + row[:, None] * D + lanes, more[:, None], other=0.0)
+    tl.store(out_ptr + (b * F + f)[:, None] * D + lanes, pooled, there[:, None])
 
 
-puzzles.attempt("select", my_choice)
+puzzles.attempt("bags", my_bags)

@@ -112,6 +112,10 @@ class Experiment:
         if times is not None and not match.startswith("FAILED"):
             row |= {f"{unit}_{name}": us for name, us in zip(PERCENTILES, percentiles(list(times)), strict=True)}
         self.rows.append(row)
+        self.show(row)
+
+    def show(self, row: Mapping) -> None:
+        """What is printed of a row when it comes."""
         print(line(row), flush=True)
 
     @contextmanager
@@ -176,7 +180,7 @@ class Experiment:
             row = self.gpu.copy(self.NAME)
             times = {f"us_{name}": getattr(row, f"us_{name}") for name in PERCENTILES}
             self.rows.append({"part": "copy", "bytes": row.bytes, "match": row.match} | times)
-            print(line(self.rows[-1]), flush=True)
+            self.show(self.rows[-1])
 
     # ---------------------------------------------------------------------------------------------------------- clocks
 

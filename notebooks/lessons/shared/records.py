@@ -6,7 +6,8 @@ Which file a room's experiment writes:
     07 generated.json    08 pointwise.json    09 backward.json       10 cuda_steps.json    11 make_op.json
     12 lora.json         13 products.json
 
-The records of the ops (add_relu.json, …) are those of `python -m kernels.measure bench`.
+What the cells of notebook NN measure by themselves is lecture_NN.json (shared/measure.py). The records of the ops
+(add_relu.json, …) are those of `python -m kernels.measure bench`.
 """
 
 from __future__ import annotations
