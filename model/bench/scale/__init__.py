@@ -6,6 +6,7 @@
     cells.py     what is measured
     measuring.py starts the ranks that measure it, judges it, records it
     rank.py      what a rank measures
+    exchanges.py the exchanges of a step, by themselves
     measured.py  a record of steps on several GPUs beside what was predicted for them
     picture.py   the estimates as a picture
     command.py   the command, and the estimates as a table

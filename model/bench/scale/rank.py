@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -30,7 +29,9 @@ from torch import Tensor
 import kernels
 from data.cli import Parser, user_errors
 from kernels.measure.clock import percentiles
-from model.bench.scale.cells import CASE, COLLECTIVES, Cell, Sizes
+from model.bench.scale import exchanges
+from model.bench.scale.cells import CASE, Cell, Sizes
+from model.bench.scale.exchanges import traffic
 from model.bench.trainer import RATES, noting
 from model.config import DLRMConfig, Kernels, Optimizer, Preset, TableOptimizer, TrainConfig, preset
 from model.device import settings
@@ -42,7 +43,7 @@ from model.sharding.exchange import Exchange
 from model.sharding.pieces import Sharding
 from model.sharding.ranks import Ranks, SharedSignals, of_rank
 from model.sharding.sparse_arch import ShardedSparseArch
-from model.sharding.step import WARM_UP, ShardedStep
+from model.sharding.step import ShardedStep
 from model.step import make_step
 
 PROG = "python -m model.bench scale"
@@ -89,7 +90,8 @@ class Rank:
         self.ranks.doing = f"in the cell {cell}"
         torch._dynamo.reset()
         with settings(torch.get_num_threads(), cell.precision):
-            rows = getattr(self, f"_{cell.part}")(cell)
+            own = {"step": self._step, "reference": self._reference, "trace": self._trace, "large": self._large}
+            rows = exchanges.measure(self, cell) if cell.part == "exchange" else own[cell.part](cell)
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -214,9 +216,9 @@ class Rank:
 
     def _time(self, cell: Cell, rows: dict[bool, dict], steps: dict[bool, "Turns"]) -> None:
         dist.barrier(group=self.ranks.host)
-        before = self._nvlink(cell)
+        before = self.nvlink(cell)
         times = step_times({str(key): step for key, step in steps.items()}, self.sizes.block, self.sizes.rounds)
-        after = self._nvlink(cell)
+        after = self.nvlink(cell)
         for is_sharded in steps:
             of_ranks = self.ranks.of_all(times[str(is_sharded)].tolist())
             low, middle, high = percentiles([max(of_round) for of_round in zip(*of_ranks, strict=True)])
@@ -227,99 +229,16 @@ class Rank:
             count = self.sizes.rounds * (self.sizes.block + 2)  # the timer warms each round up
             rows[True]["nvlink_bytes"] = (after - before) / count
 
-    # Exchanges.
-
-    def _exchange(self, cell: Cell) -> list[dict]:
-        """A row: four collectives of a kind, or a step's, as one CUDA graph."""
-        calls, inputs, expected = self._collectives(cell)
-        kinds = COLLECTIVES[:-1] if cell.collective == "step" else [cell.collective] * 4
-        with traffic(self.ranks) as sent:
-            for kind in kinds:
-                calls[kind]()
-        busiest = sent.busiest()
-        with captured(lambda: [calls[kind]() for kind in kinds], cell.graph, self.device) as (again, arrived):
-            for fill in inputs.values():
-                fill(True)
-            again()
-            is_right = all(torch.equal(one, expected[kind]()) for kind, one in zip(kinds, arrived(), strict=True))
-            wrong = [rank for rank, right in enumerate(self.ranks.of_all(is_right)) if not right]
-            for fill in inputs.values():
-                fill(False)
-            dist.barrier(group=self.ranks.host)
-            before = self._nvlink(cell)
-            times = [self._us(again) for _ in range(self.sizes.rounds)]
-            after = self._nvlink(cell)
-        low, middle, high = percentiles([max(of_round) for of_round in zip(*self.ranks.of_all(times), strict=True)])
-        row = cell.row() | {"collectives": len(kinds), "bytes": busiest}
-        row["match"] = f"FAILED: what arrives at rank {wrong[0]} is not what was sent" if wrong else "ok"
-        if not wrong:
-            row |= {"us": middle, "us_low": low, "us_high": high, "gb_per_s": busiest / middle / 1e3}
-        if before is not None and after is not None:
-            row["nvlink_bytes"] = (after - before) / (self.sizes.block * self.sizes.rounds)
-        return [row]
-
-    def _collectives(self, cell: Cell) -> tuple[dict, dict, dict]:
-        """By kinds: the call, what fills its input with a pattern or with zeros, and what must arrive."""
-        rank, world, width = self.ranks.rank, self.ranks.world, self.shape.embedding_dim
-        exchange, pieces = Exchange(rank, world, cell.exchange), self.arch.pieces_of
-        asked = [cell.rows * count for count in pieces]  # to each rank, of this one's rows
-        held = [cell.rows * pieces[rank]] * world  # from each rank, of this one's pieces
-
-        def pattern(of: int, count: int, like: Tensor) -> Tensor:
-            """Whole numbers that bfloat16 has."""
-            numbers = torch.arange(count, device=self.device).mul_(7).add_(13 * of).remainder_(251)
-            return (numbers if like.dim() == 1 else numbers[:, None].expand(-1, like.shape[1])).to(like.dtype)
-
-        ids = torch.zeros(sum(asked), dtype=torch.int32, device=self.device)
-        vectors = torch.zeros(sum(held), width, device=self.device)
-        gradients = torch.zeros(sum(asked), width, device=self.device)
-        flat = torch.zeros(cell.rows if cell.collective == "all_reduce" else self.dense, device=self.device)
-        calls = {
-            "ids": lambda: exchange.ids(ids, asked, held), "vectors": lambda: exchange.vectors(vectors, held, asked),
-            "gradients": lambda: exchange.vectors(gradients, asked, held), "all_reduce": lambda: _summed(flat),
-        }
-
-        def filler(x: Tensor) -> Callable[[bool], None]:
-            return lambda fills: x.copy_(pattern(rank, len(x), x)) if fills else x.zero_()
-
-        inputs = {"ids": filler(ids), "vectors": filler(vectors), "gradients": filler(gradients)}
-        inputs["all_reduce"] = lambda fills: flat.fill_(float(rank + 1) if fills else 0.0)
-
-        def arriving(like: Tensor, of: Callable[[int], Sequence[int]]) -> Tensor:
-            parts = [pattern(other, sum(of(other)), like).split(list(of(other)))[rank] for other in range(world)]
-            return torch.cat(parts)
-
-        def holds(other: int) -> list[int]:
-            return [cell.rows * pieces[other]] * world
-
-        times = world ** 3 if cell.collective == "all_reduce" else 1  # four sums, one of the other
-        expected = {
-            "ids": lambda: arriving(ids, lambda _: asked), "vectors": lambda: arriving(vectors, holds),
-            "gradients": lambda: arriving(gradients, lambda _: asked),
-            "all_reduce": lambda: torch.full_like(flat, times * world * (world + 1) / 2),
-        }
-        return calls, inputs, expected
-
-    def _us(self, again: Callable[[], None]) -> float:
-        """µs of one of a block of replays."""
-        dist.barrier(group=self.ranks.host)
-        self._wait()
-        begin = time.perf_counter()
-        for _ in range(self.sizes.block):
-            again()
-        self._wait()
-        return 1e6 * (time.perf_counter() - begin) / self.sizes.block
-
-    def _wait(self) -> None:
+    def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _nvlink(self, cell: Cell) -> int | None:
+    def nvlink(self, cell: Cell) -> int | None:
         """Bytes that this GPU has sent over its NVLinks so far, as the driver counts them; None: it does not say, or is
         not asked for this cell."""
         if not cell.is_counted:
             return None
-        self._wait()
+        self.wait()
         command = ["nvidia-smi", "nvlink", "-gt", "d", "-i", str(self.device.index)]
         try:
             said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
@@ -408,73 +327,6 @@ class Turns:
         return self.step(*next(self.turns))
 
 
-def _summed(flat: Tensor) -> Tensor:
-    dist.all_reduce(flat)
-    return flat
-
-
 @contextmanager
 def _plainly() -> Iterator[None]:
     yield
-
-
-class Sent:
-    """bytes that this rank sends to others, and gets from them."""
-
-    def __init__(self, ranks: Ranks):
-        self.ranks, self.out, self.into = ranks, 0, 0
-
-    def busiest(self) -> int:
-        """Of the rank with the most, in the direction that has more."""
-        return max(max(pair) for pair in self.ranks.of_all((self.out, self.into)))
-
-
-@contextmanager
-def traffic(ranks: Ranks) -> Iterator[Sent]:
-    """Within it counts, by their arguments, what the collectives of a step carry between ranks."""
-    sent, world = Sent(ranks), ranks.world
-    all_to_all, all_reduce = dist.all_to_all_single, dist.all_reduce
-
-    def others(splits: Sequence[int]) -> int:
-        return sum(splits) - splits[ranks.rank]
-
-    def counted_all_to_all(out: Tensor, x: Tensor, take: list[int], give: list[int], **options):
-        row = x[:1].nbytes or x.element_size()
-        sent.out, sent.into = sent.out + row * others(give), sent.into + row * others(take)
-        return all_to_all(out, x, take, give, **options)
-
-    def counted_all_reduce(x: Tensor, *arguments, **options):
-        parts = 2 * (world - 1) * x.nbytes // world  # each rank's part is summed on its way around, and goes around
-        sent.out, sent.into = sent.out + parts, sent.into + parts
-        return all_reduce(x, *arguments, **options)
-
-    with mock.patch.multiple(dist, all_to_all_single=counted_all_to_all, all_reduce=counted_all_reduce):
-        yield sent
-
-
-@contextmanager
-def captured(
-    work: Callable[[], list[Tensor]], graph: bool, device: torch.device
-) -> Iterator[tuple[Callable[[], None], Callable[[], list[Tensor]]]]:
-    """(Do the work again, as one CUDA graph if so; what it returned the last time)."""
-    if not graph:
-        results = []
-
-        def again() -> None:
-            results[:] = work()
-
-        yield again, lambda: results
-        return
-    stream, replayed = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            work()
-    torch.cuda.synchronize(device)
-    with torch.cuda.graph(replayed, stream=stream, capture_error_mode="thread_local"):
-        results = work()
-    try:
-        yield replayed.replay, lambda: results
-    finally:
-        torch.cuda.synchronize(device)
-        replayed.reset()
