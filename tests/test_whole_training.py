@@ -18,6 +18,7 @@ from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.lora import apply_lora
 from model.optimizers import fusing_gradients, make_optimizer
 from model.step import train_step
+from model.tables import FusedTables
 
 CONFIG = replace(shape(), bottom=(13, 256, 128, 64, 16), embedding_dim=16, top=(128, 64, 1), kernels=Kernels.FUSED)
 ROWS = 250  # more than clusters take
@@ -78,14 +79,25 @@ def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
 @pytest.mark.parametrize(
     ("changed", "taken"),
     [("nothing", True), ("few rows", False), ("many rows", False), ("not fusing", False), ("in eval", False),
-     ("out of range", False), ("hook", False), ("hook of a parameter", False), ("lora", False), ("triton", False),
-     ("widths", False), ("x has a gradient", False)],
+     ("out of range", False), ("hook", False), ("hook of a parameter", False), ("hook of a buffer", False),
+     ("lora", False), ("triton", False), ("interaction in triton", False), ("top in triton", False), ("widths", False),
+     ("vectors", False), ("tables", False), ("full float32", False), ("x has a gradient", False)],
 )  # fmt: skip
-def test_where_it_is_taken(changed, taken):
+def test_where_it_is_taken(monkeypatch, changed, taken):
     config = replace(CONFIG, bottom=(13, 256, 120, 64, 16)) if changed == "widths" else CONFIG
+    if changed == "vectors":  # wider than lookup_interact's, whose gradients are taken
+        config = replace(CONFIG, bottom=(13, 256, 128, 64, 132), embedding_dim=132)
     model, optimizers = training(config=config, backend="triton" if changed == "triton" else "cuda")
     most = 32 * (multiprocessors() // 2)  # a tile for each pair of multiprocessors
     dense = torch.zeros({"few rows": 240, "many rows": most + 1}.get(changed, most), 13, device=DEVICE)
+    if changed in ("interaction in triton", "top in triton"):
+        (model.over_arch if changed == "top in triton" else model.interaction_arch).backend = "triton"
+    if changed == "tables":
+        model.sparse_arch.tables.__class__ = type("Tables", (FusedTables,), {})
+    if changed == "full float32":
+        monkeypatch.setattr(choice, "float32_products", lambda: "ieee")
+    if changed == "hook of a buffer":
+        optimizers.parts["mlps"].packed[0].buffer.register_hook(lambda _: None)
     if changed == "in eval":
         model.eval()
     if changed == "out of range":
