@@ -70,7 +70,7 @@ def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
                 changes[-1] |= {f"{part} {i} {name}": value for name, value in state.items()}
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
     for name, theirs in changes[0].items():  # steps are short: beside the weights themselves they would not be seen
-        assert (changes[1][name] - theirs).norm() <= 0.03 * theirs.norm(), name
+        assert (changes[1][name] - theirs).norm() <= 0.1 * theirs.norm(), name
     assert {"dlrm_forward_kept", "lookup_interact_gradients", "fused_mlp_step"} <= {*ops[1]}
     assert not {"fused_mlp", "dot_interaction", "embedding_bags", "lookup_interact"} & {*ops[1]}
     assert "dlrm_forward_kept" not in ops[0]
