@@ -16,10 +16,7 @@ from kernels.check import fresh
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = 'if __name__ == "__main__":'
 # No commands for a reader, one with commands of its own, and a script with a test of its own.
-WITHOUT_HELP = {
-    "kernels.dispatch.cubin", "kernels.measure", "kernels.doctor",
-    "lessons.n13_softmax_to_matrix_product.breakpoint_kernel",
-}
+WITHOUT_HELP = {"kernels.dispatch.cubin", "kernels.measure", "kernels.doctor"}
 
 
 def commands() -> list:

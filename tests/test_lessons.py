@@ -71,7 +71,6 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
     "n12.draw_passes": lambda: ({"eager": [Operator("mm", 32, 32), Operator("relu", 32, 32)]}, 32),
-    "n13.draw_order": lambda: (lambda program, rows, columns, group: divmod(program, columns),),
     "n14.draw_dependency": lambda: (3, 2),
     "n14.draw_curve": lambda: (lambda rows, widths: (rows / 100 + 5, rows / 200 + 9),),
     "n14.draw_moved": lambda: (64, 4, 16),
@@ -86,7 +85,7 @@ ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}
 ARGUMENTS |= {"n06.draw_roofline": lambda: ("square",)}
-ARGUMENTS |= {"n08.draw_edge": lambda: (48, 46), "n13.draw_banks": lambda: (32, 33)}
+ARGUMENTS |= {"n08.draw_edge": lambda: (48, 46)}
 
 
 def _pictures(room: Path) -> dict[str, Callable]:

@@ -86,7 +86,9 @@ def test_each_notebook_has_a_page_with_the_whole_navigation(site):
     for at, page in pages.items():
         links = [os.path.normpath(os.path.join(os.path.dirname(at), link)) for link in page.links]
         assert set(addresses) <= set(links), at
-    for before, after in itertools.pairwise(addresses):
+    in_order = [path.replace(".ipynb", ".html") for _, notebooks in lecture_site.parts() for _, path in notebooks]
+    assert sorted(in_order) == addresses
+    for before, after in itertools.pairwise(in_order):
         assert f'<a href="{Path(after).name}" rel="next">' in pages[before].text
         assert f'<a href="{Path(before).name}" rel="prev">' in pages[after].text
 

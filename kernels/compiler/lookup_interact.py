@@ -139,7 +139,8 @@ def found(one: interaction.Interaction, looked_up: LookUps) -> Found:
     features, trains = one.count - 1, wants_gradient(dense, tables, out)
     shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device
     # A guard on the number of rows is had where all else holds alone.
-    why = choice.why_in_two(choice.LEAST_ROWS, *shape) or choice.why_in_two(measured(value(dense).shape[0]), *shape)
+    least = choice.least_rows(one.width, trains)
+    why = choice.why_in_two(least, *shape) or choice.why_in_two(measured(value(dense).shape[0], least), *shape)
     if why:
         raise Miss(why, out)
     form = runs("cuda", out)
@@ -183,10 +184,9 @@ def check(one: interaction.Interaction, looked_up: LookUps) -> None:
             raise Miss("padding_idx, whose row has no gradient", node)
 
 
-def measured(rows: int | torch.SymInt) -> int:
-    """A number of rows that stands for a batch: as many as were measured, or none for fewer. For an open number
-    torch.compile has a guard; an exported program, and a range that mark_dynamic gave, are for few, too."""
-    least = choice.LEAST_ROWS
+def measured(rows: int | torch.SymInt, least: int) -> int:
+    """A number of rows that stands for a batch: `least`, as many as were measured, or none for fewer. For an open
+    number torch.compile has a guard; an exported program, and a range that mark_dynamic gave, are for few, too."""
     is_open = isinstance(rows, torch.SymInt) and has_range(rows) and not statically_known_true(rows >= least)
     return 0 if is_open or at_most(rows, least - 1, exported=True) else least
 

@@ -10,7 +10,7 @@ from ...device.launch import architecture
 from ...tracing import constant_in_a_graph
 
 MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
-LEAST_ROWS = 65536  # of a batch: fewer were not measured
+LEAST_ROWS, LEAST_WIDE_ROWS = 2048, 65536  # of a batch, with gradients of wide vectors: fewer were not measured
 LEAST_COLUMNS, MOST_COLUMNS, MOST_FULL_COLUMNS = 16, 128, 16  # of a vector, by tensor cores and in full float32
 
 
@@ -28,28 +28,41 @@ def why_in_two(
     """Why look-ups and interaction are two kernels of that many rows; "" where one is faster. bags: whether ids are
     bags; trains: whether there are gradients: then forward and gradients count together.
 
-    On an H200, 65,536 rows of 26 features, one id each, µs, two kernels / one; gradients are those of the vectors,
-    which one kernel looks up again, and two have kept:
+    On an H200, 26 features, one id each, µs, two kernels / one (traces/results/h200/lookup_interact.json); gradients
+    are those of the vectors, which one kernel looks up again, and two have kept:
 
-        width            16 forward     gradients       128 forward    gradients
-        tf32             118.6 / 57.8    96.1 / 85.6    601 / 416      548 / 601
-        bfloat16          65.8 / 39.0   128.6 / 69.0    295 / 159      900 / 338
-        full float32     118.7 / 92.0    95.8 / 198
+                       2,048 rows                        65,536 rows
+        width 16       forward        gradients          forward          gradients
+        tf32            8.8 / 4.8      8.2 / 4.8         121.7 / 57.1      94.7 / 84.3
+        bfloat16        6.9 / 4.0     12.7 / 4.5          65.9 / 37.3     128.2 / 67.9
+        full float32    8.8 / 5.9      8.2 / 13.9        121.7 / 91.0      94.9 / 197.1
+        width 128
+        tf32           24.2 / 14.3                       603.3 / 418.0
 
-    So full float32 has one kernel where there are no gradients: with them it would take 290 in place of 214. What was
-    not measured stays in two: fewer rows, a number of rows that is open while torch.compile or torch.export traces,
-    other widths of full float32, widths below 16 or above 128, and gradients of bags, whose ids are all looked up
-    again. Not measured either, but fewer bytes: a forward of bags, fewer features, and float32 tables under
-    torch.autocast, which has two kernels write the vectors twice, as float32 and as halves.
+    A training step of 65,536 rows of width 128 (step_memory.json beside it) takes 6.88 ms / 6.78 in tf32, and 5.17 /
+    4.09 in bfloat16.
+
+    So full float32 has one kernel where there are no gradients: with them it would take longer than two. What was not
+    measured stays in two: fewer rows, with gradients of vectors wider than 16 fewer than 65,536, a number of rows that
+    is open while torch.compile or torch.export traces, other widths of full float32, widths below 16 or above 128, and
+    gradients of bags, whose ids are all looked up again. Not measured either, but fewer bytes: a forward of bags, fewer
+    features, and float32 tables under torch.autocast, which has two kernels write the vectors twice, as float32 and as
+    halves.
     """
-    is_many = rows >= LEAST_ROWS
+    least = least_rows(columns, trains)
+    is_many = rows >= least
     if is_compiling() or isinstance(rows, torch.SymInt):
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         is_many = statically_known_true(is_many)
     if not is_many:
-        return f"one kernel of look-ups and interaction is for {LEAST_ROWS:,} rows and more"
+        return f"one kernel of look-ups and interaction is for {least:,} rows and more"
     return _why_of_any_rows(features, columns, dtype, precision, bags, trains, device)
+
+
+def least_rows(columns: int, trains: bool) -> int:
+    """The fewest rows for which one kernel may be faster than two."""
+    return LEAST_WIDE_ROWS if trains and columns > LEAST_COLUMNS else LEAST_ROWS
 
 
 @constant_in_a_graph

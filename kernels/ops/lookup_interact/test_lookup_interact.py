@@ -201,7 +201,9 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
          (65536, 64, torch.float32, "ieee", False, "64 numbers in full float32 is not known"),
          (65536, 8, torch.float32, "tf32", False, "8 numbers by tensor cores is not known"),
          (65536, 256, torch.bfloat16, "ieee", False, "256 numbers by tensor cores is not known"),
-         (65535, 16, torch.float32, "tf32", False, "for 65,536 rows and more"),
+         (2048, 16, torch.float32, "tf32", True, ""), (2048, 128, torch.float32, "tf32", False, ""),
+         (2047, 16, torch.float32, "tf32", False, "for 2,048 rows and more"),
+         (65535, 17, torch.float32, "tf32", True, "for 65,536 rows and more"),
          (65536, 16, torch.float64, "ieee", False, "a warp does not hold 26 vectors of 16 numbers, of torch.float64")],
     )  # fmt: skip
     def test_where_one_kernel_is_faster_than_two(self, rows, columns, dtype, precision, trains, why):

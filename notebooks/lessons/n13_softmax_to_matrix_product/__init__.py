@@ -1,1 +1,1 @@
-"""From row softmax to a matrix product: the kernels of each step, what was measured of them, and their pictures."""
+"""Reductions and a matrix product in Triton: each step's kernel, what ncu counts of it, the puzzles, pictures."""

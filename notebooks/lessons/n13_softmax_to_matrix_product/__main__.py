@@ -1,4 +1,4 @@
-"""python -m lessons.n13_softmax_to_matrix_product: softmax and a product of matrices, measured and recorded."""
+"""python -m lessons.n13_softmax_to_matrix_product: the steps of a matrix product, counted by ncu and recorded."""
 
 if __name__ == "__main__":
     from data.cli import run

@@ -1,52 +1,67 @@
-"""A puzzle in plain Python, place: which tile a program takes. What it must give, and attempt(), which checks it.
+"""The puzzles of 13_softmax_to_matrix_product.ipynb.
 
-place   a program, the rows and columns of tiles, how many rows of tiles are a group → (row, column) of its tile
+flash     flash_puzzle.py
+product   the capstone: x [M, K], weight [N, K], bias [N] → relu(x weightᵀ + bias), a tile a program, tiles in groups
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from lessons.n13_softmax_to_matrix_product import arithmetic, product_kernels, softmax_puzzles
+from lessons.n13_softmax_to_matrix_product import flash_puzzle
 from lessons.shared import layer_puzzles
-from lessons.shared.puzzle import Drawn, Judge
+from lessons.shared.layer_puzzles import COLUMNS, ROWS, STEP
+from lessons.shared.puzzle import InTriton, Judge
+from lessons.shared.puzzle.shares import stores_of
 
-_DOWN = "In a group programs go down first: program 1 has the tile below program 0's."
-_NEXT = "A group has group · columns tiles. After them the next group begins, `group` rows further down."
-_HIGH = "A group's height is the same for all of its programs: is it here?"
-_LAST = "The last group has only the rows that are left: go down as many, not `group`."
-# What each case is called, the arguments, and what to think of if it is the first that fails.
-CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
-    ("the first program", (0, 4, 5, 2), "Program 0 begins at tile (0, 0)."),
-    ("the second", (1, 4, 5, 2), _DOWN),
-    ("the third", (2, 4, 5, 2), "With 2 rows a group, program 2 is at the top of the next column."),
-    ("the last of a group", (9, 4, 5, 2), _DOWN),
-    ("the next group", (10, 4, 5, 2), _NEXT),
-    ("within it", (13, 4, 5, 2), _NEXT),
-    ("the very last", (19, 4, 5, 2), _HIGH),
-    ("groups of 3", (7, 6, 4, 3), "`group` is 3 here."),
-    ("a full group above a lower one", (3, 3, 5, 2), "This group is full: only the last is lower."),
-    ("a last group of one row", (14, 3, 5, 2), _LAST),
-    ("its first tile", (10, 3, 5, 2), _LAST),
-    ("a last group of two rows", (45, 8, 7, 3), _LAST),
-    ("after a group that its height does not divide", (15, 5, 5, 3), "A group's programs are counted from its first."),
-    ("fewer rows than a group", (5, 2, 9, 8), _LAST),
-    ("groups of one", (7, 4, 5, 1), "With one row a group, programs go along a row."),
-)
+GROUP = 2  # rows of tiles that are taken together
 
 
-def _drawn() -> tuple[int, int, int, int]:
-    rows, columns, group = (int(torch.randint(1, most, ())) for most in (80, 80, 20))
-    return int(torch.randint(rows * columns, ())), rows, columns, group
+def launch(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
+    """kernel[tiles](x, weight, bias, out, M, N, K, ROWS, COLUMNS, STEP, GROUP)."""
+    (M, K), N = x.shape, len(biases[0])
+    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    grid = (-(-M // ROWS) * -(-N // COLUMNS),)
+    kernel[grid](x, *weights, *biases, out, M, N, K, ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP, GROUP=GROUP)
+    return out
 
 
-_PRODUCTS = {
-    "sums": layer_puzzles.PUZZLES["sums"],
-    "epilogue": replace(layer_puzzles.PUZZLES["epilogue"], allowed=(product_kernels.tile_sums, product_kernels.relu)),
-}
-PUZZLES = softmax_puzzles.PUZZLES | _PRODUCTS | {
-    "place": Drawn(arithmetic.place, CASES, draw=_drawn, hint=f"{_NEXT} {_LAST}", index=True)
-}
+def place(program: int, rows: int, columns: int, group: int) -> tuple[int, int]:
+    """The tile that a program takes: `group` rows of tiles at a time, down first, then to the right."""
+    first = program // (group * columns) * group
+    high = min(group, rows - first)
+    inside = program % (group * columns)
+    return first + inside % high, inside // high
+
+
+@dataclass(frozen=True)
+class Grouped(InTriton):
+    """A puzzle whose programs take the tiles in groups."""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        text = super().hold(name, answer, device)
+        rows, columns = 5, 3
+        x, weight = torch.zeros(rows * ROWS, STEP), torch.zeros(columns * COLUMNS, STEP)
+        out = torch.empty(len(x), len(weight))
+        constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "STEP": STEP, "GROUP": GROUP}
+        arguments = (x, weight, torch.zeros(len(weight)), out, len(x), len(weight), STEP)
+        stores = stores_of(answer, lambda kernel: kernel[(rows * columns,)](*arguments, **constants), out)
+        took = {program: divmod(min(offsets), len(weight)) for program, offsets in reversed(stores) if offsets}
+        for program in range(rows * columns):
+            row, column = took[program]
+            tile, expected = (row // ROWS, column // COLUMNS), place(program, rows, columns, GROUP)
+            if tile != expected:
+                raise AssertionError(
+                    f"{name}: the result is right, but of {rows}×{columns} tiles in groups of {GROUP} rows program "
+                    f"{program} takes tile {tile}, not {expected}\nHint: In a group programs go down first. A group "
+                    "has GROUP · columns tiles; the last one may have fewer rows: go down as many, not GROUP."
+                )
+        return text
+
+
+PUZZLES = flash_puzzle.PUZZLES | {"product": Grouped(layer_puzzles.PUZZLES["layer"].spec, launch, __name__)}
 attempt = Judge(PUZZLES).attempt
