@@ -149,9 +149,11 @@ def _may_be_whole(model: nn.Module, dense: Tensor) -> bool:
         return False
     if interaction.interaction is not Interaction.DOT or autocasts(dense):
         return False
-    if any(map(has_hooks, (*parts, tables.tables))) or not (bottom.fuses(dense) and top.fuses(dense)):
+    arches = bottom, interaction, top
+    if any(map(has_hooks, (*parts, tables.tables))) or not all([arch.fuses(dense) for arch in arches]):
         return False
-    if bottom.backend != "cuda" and not (bottom.backend == "auto" and nvrtc_runs()):
+    backends = {arch.backend for arch in arches}
+    if not backends <= {"auto", "cuda"} or ("auto" in backends and not nvrtc_runs()):
         return False
     linears = bottom.linears(), top.linears()
     if any([linear.bias is None for linear in (*linears[0], *linears[1])]):  # == of a tensor takes the host 20 µs

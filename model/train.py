@@ -57,6 +57,7 @@ from model.sharding.pieces import WHOLE, Sharding
 from model.sharding.ranks import Ranks, SharedSignals
 from model.sharding.run import ShardedRun, shards_of, shared_folders, write_best
 from model.sharding.sparse_arch import ShardedSparseArch
+from model.sharding.step import WARM_UP as GRAPH_WARM_UP
 from model.sharding.step import ShardedStep
 from model.step import make_step, rows_ahead, why_not_compiled
 from model.tables import BatchedTables
@@ -209,7 +210,8 @@ def _train(
         settings(config.threads, config.precision),
         Scalars(folders.logs if is_first else None, run.done + 1) as scalars,
         _profiler(
-            profile, f"{name}.rank{ranks.rank}" if ranks else name, config.epochs * run.steps - run.done
+            profile, f"{name}.rank{ranks.rank}" if ranks else name, config.epochs * run.steps - run.done,
+            later=GRAPH_WARM_UP if ranks and cuda_graph else 0,
         ) as profiler,
         SharedSignals(ranks) if ranks else Signals() as signals,
         _inductor() if compiles else nullcontext(),
@@ -356,7 +358,8 @@ def _prepare(
     sparse_arch = SparseArch
     if ranks:
         exchange = Exchange(ranks.rank, ranks.world, sharding.exchange)
-        sparse_arch = partial(ShardedSparseArch, sharding=sharding, exchange=exchange, seed=settings.seed)
+        how = {"sharding": sharding, "exchange": exchange, "seed": settings.seed, "device": device}
+        sparse_arch = partial(ShardedSparseArch, **how)
     model = DLRM(config, vocabularies, sparse_arch).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
@@ -421,15 +424,17 @@ def _check_train_labels(path: Path, batches: CriteoBatches | ShardedBatches) -> 
         raise UserError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
 
 
-def _profiler(folder: str | Path | None, name: str, steps: int):
+def _profiler(folder: str | Path | None, name: str, steps: int, later: int = 0):
+    """A profile of a few steps, after some that warm up, and `later` more."""
     if folder is None:
         return nullcontext()
-    needed = sum(PROFILE.values())
+    phases = PROFILE | {"wait": PROFILE["wait"] + later}
+    needed = sum(phases.values())
     if steps < needed:
         raise UserError(f"--profile: needs {needed} steps, this run has only {steps}; use a smaller --batch-size")
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = Path(folder) / f"{name}.{time.time_ns()}.pt.trace.json.gz"
-    schedule = torch.profiler.schedule(**PROFILE, repeat=1)
+    schedule = torch.profiler.schedule(**phases, repeat=1)
     # acc_events: or torch warns that it drops the events of earlier cycles, of which there are none.
     options = {"record_shapes": True, "profile_memory": True, "acc_events": True}
     return torch.profiler.profile(schedule=schedule, on_trace_ready=partial(export, path=file), **options)

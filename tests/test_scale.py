@@ -1,7 +1,10 @@
-"""python -m model.bench scale: bytes that add up, what cuts change, records beside predictions; and the placement."""
+"""python -m model.bench scale: bytes that add up, what cuts change, records beside predictions; the placement; and what
+measures several GPUs, on a CPU."""
 
 import json
-from dataclasses import replace
+import sys
+import time
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,11 +12,13 @@ import pytest
 
 from data.cli import UserError
 from kernels.measure import records
-from model.bench.scale import cases, command
+from model.bench.scale import cases, command, measuring
+from model.bench.scale.cells import FULL, TINY, Cell, Sizes, exchanges, large, references, steps
 from model.bench.scale.cost import EXCHANGES, Layout, estimate
-from model.bench.scale.rates import Wires, measured_wires, recorded
+from model.bench.scale.rates import Wires, measured_wires, recorded, with_measured
 from model.config import Precision, TableOptimizer
-from model.sharding.pieces import Piece, pieces
+from model.profiling.trace import read
+from model.sharding.pieces import Piece, Wire, pieces
 from model.sharding.placement import place, work
 
 MAIN, DCN = cases.of_preset("main", precision=Precision.TF32), cases.dcnv2()
@@ -237,6 +242,122 @@ def test_a_file_that_is_no_record_is_named(tmp_path, capsys, record, message):
     with pytest.raises(SystemExit):
         command.main(["--measured", str(file)])
     assert message in capsys.readouterr().err
+
+
+def test_steps_of_several_gpus_are_predicted_from_that_of_one_rank(tmp_path, capsys):
+    record = made_up(1.0)
+    one = record["rows"][-1] | {"gpus": 1, "ms": 0.5}
+    rows = [*record["rows"], one, one | {"sharded": False, "ms": 0.4}, one | {"graph": False, "ms": 9.0}]
+    rates = with_measured(RATES, rows, "made up")
+    assert [1e3 * step.value for step in rates.ranks.values()] == [pytest.approx(0.5)]
+    two, alone = (estimate(Layout(MAIN, gpus), rates) for gpus in (2, 1))
+    parts = two.parts["dense"] + RATES.tables(26 * 2048, 16, TableOptimizer.ADAGRAD)
+    assert (parts, alone.seconds) == (pytest.approx(0.5e-3), estimate(Layout(MAIN, 1), RATES).seconds)
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(record | {"rows": rows}))
+    command.main(["--measured", str(file)])
+    out = capsys.readouterr().out
+    assert "not compared: main, 1 GPU, 2,048 rows a GPU, tf32, adagrad: of one rank: " in out
+    assert out.count("met: ") + out.count("MISSED: ") == 2  # two GPUs', and the one of a process without ranks
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# What measures: the cells, what becomes of one that fails, and all of it on a CPU.
+
+
+def test_every_cell_once_and_as_it_was_told():
+    for sizes, graphs in ((FULL, True), (TINY, False)):
+        cells = [cell for of in (steps, exchanges, large) for cell in of(sizes, 2, graphs)]
+        assert len(set(map(str, cells))) == len(cells)
+        held = set(references(sizes, 2, graphs))
+        assert {cell.of_reference for cell in [*steps(sizes, 1, graphs), *steps(sizes, 2, graphs)]} == held
+        assert [Cell.read(json.loads(json.dumps(asdict(cell)))) for cell in cells] == cells
+        layouts = [measuring_layout(cell) for cell in steps(sizes, 2, graphs)]
+        assert all(layout.case.name == "main" for layout in layouts)
+
+
+def measuring_layout(cell):
+    from model.bench.scale.measured import layout_of
+
+    return layout_of(cell.row() | {"ms": 1.0, "match": "ok", "sharded": True})
+
+
+RANKS = """
+import json, sys, time
+from pathlib import Path
+todo, done = map(Path, sys.argv[1:])
+for cell in json.loads(todo.read_text())["cells"]:
+    if cell["rows"] == 2:
+        sys.exit("python -m model.bench scale: rank 1: out of memory")
+    if cell["rows"] == 3:
+        time.sleep(60)
+    with done.open("a") as lines:
+        print(json.dumps([{"rows": cell["rows"], "match": "ok"}]), file=lines)
+"""
+
+
+def test_a_cell_that_fails_or_hangs_is_named_and_the_others_are_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measuring, "_torchrun", lambda *arguments: [sys.executable, "-c", RANKS, *arguments[2:]])
+    cells = [Cell("step", 2, rows, seconds=1) for rows in (1, 2, 4, 3, 5)]
+    begin = time.monotonic()
+    rows = [row for _, row in measuring._measured(cells, 2, {}, tmp_path, begin + 600)]
+    assert time.monotonic() - begin < 20
+    assert [(row["rows"], row["match"]) for row in rows] == [
+        (1, "ok"), (2, "FAILED: rank 1: out of memory"), (4, "ok"), (3, "FAILED: does not end within 1 s"), (5, "ok")
+    ]
+    assert "rank 1: out of memory" in capsys.readouterr().err
+    (row,) = (row for _, row in measuring._measured(cells[:1], 2, {}, tmp_path / ".", begin))
+    assert row["match"] == "FAILED: no time was left"
+
+
+def test_steps_are_held_to_one_process_and_to_what_one_gpu_reaches():
+    cell = Cell("step", 2, 16384)
+    timed = {"ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "rows_per_s": 32.0, "sharded": True}
+    expected = {cell.of_reference: {"losses": [0.5, 0.6], "reordered": [[0.5, 0.6001]]}}
+    row = cell.row() | timed
+    good = measuring.judged(row | {"losses": [0.5, 0.60005]}, cell, expected)
+    assert (good["match"], good["ms"], "losses" in good) == ("ok", 1.0, False)
+    assert good["loss_apart_most"] == pytest.approx(2e-4)  # four times what another order makes of it
+    for losses, match in (([0.5, 0.61], "FAILED: losses 0.005 from"), ([0.5, float("nan")], "FAILED: losses nan from")):
+        bad = measuring.judged(row | {"losses": losses}, cell, expected)
+        assert bad["match"].startswith(match)
+        assert "ms" not in bad
+    half = replace(cell, exchange=Wire.BF16)
+    assert measuring.judged(row | {"losses": [0.5, 0.603]}, half, expected)["match"] == "ok"
+    why = measuring.judged(row | {"losses": [0.5]}, cell, {cell.of_reference: {"match": "FAILED: x"}})["match"]
+    assert why == "FAILED: there is no reference: FAILED: x"
+
+    alone = replace(cell, gpus=1).row() | timed | {"match": "ok"}
+    faster = alone | {"sharded": False, "rows_per_s": 20.5}
+    (verdict,) = measuring.verdicts([good, alone | {"rows_per_s": 15.0}, faster])
+    assert verdict == "MISSED: step, 2 GPUs, 16,384, fp32, sgd, graph: 1.56 times the rows/s of one GPU; limit 1.6"
+    assert measuring.verdicts([good, alone | {"rows_per_s": 20.0}])[0].startswith("met: ")
+    assert measuring.verdicts([bad, alone]) == ["MISSED: step, 2 GPUs, 16,384, fp32, sgd, graph: not measured"]
+
+
+@pytest.mark.slow
+def test_all_of_it_by_two_ranks_of_a_cpu(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(measuring, "TINY", Sizes((32,), (16, 64), (64,), 2048, 2, 1, 1e-6, 4))
+    plain = measuring.measure
+    monkeypatch.setattr(measuring, "measure", lambda *arguments: plain(*arguments[:-1], tmp_path))
+    assert command.main(["--measure", "--device", "cpu", "--largest-table", "100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    parts = [line.split(", ")[0] for line in lines[:-1]]
+    assert {part: parts.count(part) for part in parts} == {"step": 7, "exchange": 10, "large": 1, "epoch": 2}
+    assert all(line.endswith("  ok") for line in lines[:-1])
+    # An exchange of 16 rows with ids in 26 tables, in 13 of them here: four times, int32; and vectors of 16 numbers.
+    (ids, vectors) = (next(line for line in lines if f", 64, {what} " in line) for what in ("ids", "vectors"))
+    assert "0.01 MB out of a GPU" in ids
+    assert "0.21 MB out of a GPU" in vectors
+    traces = [read(path) for path in sorted(tmp_path.iterdir())]
+    assert [trace.name for trace in traces] == [f"2{1 + rank}_full_sgd_eager_fp32_rank{rank}" for rank in range(2)]
+    assert all("alltoall" in "".join(trace.of("cpu_op")["name"]) for trace in traces)
+
+
+def test_it_is_said_what_cannot_be_measured(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--save"])
+    assert "--save: with --measure" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------------

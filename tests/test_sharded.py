@@ -25,10 +25,13 @@ from data.schema import read_schema
 from model import preset, single_file
 from model.checkpoints import load_checkpoint, load_whole
 from model.predict import predict
+from model.sharding import beats as beats_module
+from model.sharding import pieces as of_pieces
+from model.sharding import ranks as sharding_ranks
 from model.sharding.batches import ShardedBatches, joined, rows_of
-from model.sharding.checkpoints import named
+from model.sharding.checkpoints import _Part, named
 from model.sharding.pieces import Sharding, pieces, place
-from model.sharding.ranks import SharedSignals, of_rank
+from model.sharding.ranks import Lost, Ranks, SharedSignals, of_rank
 from model.sharding.run import shards_of
 from model.sharding.sparse_arch import PiecedTables
 from model.train import main, train
@@ -299,7 +302,8 @@ def test_the_command_speaks_once_and_leaves_one_file(ends):
 # The parts
 
 
-def test_pieces_are_drawn_alike_wherever_they_lie():
+def test_pieces_are_drawn_alike_wherever_they_lie(monkeypatch):
+    monkeypatch.setattr(of_pieces, "DRAWN", 12)  # so that a piece is drawn by several threads
     rows, sharding = [11, 21, 31], Sharding(piece_rows=8, columns=2)
     whole = [torch.full((count, 4), float("nan")) for count in rows]
     for ranks in (1, 3):
@@ -389,3 +393,66 @@ def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd):
         monkeypatch.setattr(SharedSignals, "SAME", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+class Event:
+    """Of a device that gets there at the asked-for time of this number."""
+
+    def __init__(self, done_at: int):
+        self.left = done_at
+
+    def query(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_who_waits_for_a_device_hears_of_a_timeout_and_of_another_ranks_end(monkeypatch):
+    monkeypatch.setattr(sharding_ranks, "PATIENCE", 0.01)
+    ranks = Ranks.__new__(Ranks)
+    ranks.rank, ranks.timeout, ranks.is_to_end, ranks.notes = 0, 0.1, False, "a store"
+    beats = itertools.count()
+    alive = {"_beats": lambda: {rank: [str(next(beats))] for rank in range(3)}}
+    monkeypatch.setattr(Ranks, "_beats", lambda _self: alive["_beats"]())
+    ranks.wait_for(Event(5))
+    with pytest.raises(Lost, match="no answer within --timeout"):
+        ranks.wait_for(Event(10**9))
+    ranks.timeout, ranks.is_to_end = 60, True
+    ranks.wait_for(Event(300))  # all are there, and will agree to end
+    alive["_beats"] = lambda: {0: [str(next(beats))], 1: [str(next(beats))], 2: ["7"]}
+    with pytest.raises(Lost, match="ended by a signal"):
+        ranks.wait_for(Event(10**9))
+    alive["_beats"], ranks.notes = dict, None  # the store has ended with its rank
+    with pytest.raises(Lost, match="ended by a signal"):
+        ranks.wait_for(Event(10**9))
+
+
+def test_a_thread_sees_that_the_main_one_stands_still(monkeypatch):
+    now = SimpleNamespace(value=100.0)
+    monkeypatch.setattr(beats_module.time, "monotonic", lambda: now.value)
+    before = signal.signal(signal.SIGTERM, lambda *_: None), signal.set_wakeup_fd(-1)
+    try:
+        for how in ("alive", "quiet", "signal", "hangs"):
+            watch = beats_module.Watch(0, timeout=20)
+            if how == "signal":
+                signal.raise_signal(signal.SIGTERM)
+            begin, message = now.value, ""
+            while not message and now.value < begin + 60:
+                beat = "7" if how in ("quiet", "signal") else str(now.value)
+                theirs = "between steps 8 and 9" if how == "hangs" else "in step 9"
+                message = watch.look({0: [str(now.value), "in step 9", "a"], 1: [beat, theirs, "b"]}, "in step 9")
+                now.value += 1
+            seconds = now.value - begin
+            expected = {"alive": (60, ""), "hangs": (27, "b hangs, between steps 8 and 9: no answer within --timeout")}
+            killed = "b answers no more, in step 9: killed, or stopped"
+            assert (seconds, message) == (expected | {"quiet": (27, killed), "signal": (7, killed)})[how]
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.set_wakeup_fd(before[1])
+
+
+def test_a_part_of_a_file_is_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"abcdefgh")
+    with _Part(tmp_path / "file", 2, 6) as part:
+        assert part.read() == b"cdef"
+        assert (part.seek(-2, 2), part.read(), part.tell()) == (2, b"ef", 4)
+        assert (part.seek(1), part.read(100), part.seek(-2, 1), part.read(1)) == (1, b"def", 2, b"e")

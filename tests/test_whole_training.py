@@ -18,6 +18,7 @@ from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.lora import apply_lora
 from model.optimizers import fusing_gradients, make_optimizer
 from model.step import train_step
+from model.tables import FusedTables
 
 CONFIG = replace(shape(), bottom=(13, 256, 128, 64, 16), embedding_dim=16, top=(128, 64, 1), kernels=Kernels.FUSED)
 ROWS = 250  # more than clusters take
@@ -50,20 +51,26 @@ def training(optimizer=Optimizer.SGD, rule=TableOptimizer.SGD, config=CONFIG, ba
     [(Optimizer.SGD, TableOptimizer.SGD), (Optimizer.ADAGRAD, TableOptimizer.ADAGRAD)],
 )
 def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
-    results, ops = [], []
+    losses, changes, ops = [], [], []
     for whole in (False, True):
         with monkeypatch.context() as patch:
             if not whole:
                 patch.setattr(fused, "trains_whole", lambda *_: False)
             model, optimizers = training(optimizer, rule)
+            before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
             for part in optimizers.parts.values():  # by default the sign of a gradient counts, however small that is
                 part.param_groups[0]["eps"] = 0.1
             with fusing_gradients(optimizers), Called() as called:
-                losses = [train_step(model, optimizers, *batch(ROWS, CONFIG, seed), Precision.TF32) for seed in (1, 2)]
+                steps = [train_step(model, optimizers, *batch(ROWS, CONFIG, seed), Precision.TF32) for seed in (1, 2)]
         ops.append([op.split(".")[1] for op in called.ops])
-        state = {name: part.state_dict()["state"] for name, part in optimizers.parts.items()}
-        results.append([torch.stack(losses), model.state_dict(), state])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-2, atol=1e-3)
+        losses.append(torch.stack(steps))
+        changes.append({name: weight.detach() - before[name] for name, weight in model.named_parameters()})
+        for part, own in optimizers.parts.items():
+            for i, state in own.state_dict()["state"].items():
+                changes[-1] |= {f"{part} {i} {name}": value for name, value in state.items()}
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
+    for name, theirs in changes[0].items():  # steps are short: beside the weights themselves they would not be seen
+        assert (changes[1][name] - theirs).norm() <= 0.1 * theirs.norm(), name
     assert {"dlrm_forward_kept", "lookup_interact_gradients", "fused_mlp_step"} <= {*ops[1]}
     assert not {"fused_mlp", "dot_interaction", "embedding_bags", "lookup_interact"} & {*ops[1]}
     assert "dlrm_forward_kept" not in ops[0]
@@ -72,14 +79,25 @@ def test_the_steps_are_those_of_a_kernel_a_part(monkeypatch, optimizer, rule):
 @pytest.mark.parametrize(
     ("changed", "taken"),
     [("nothing", True), ("few rows", False), ("many rows", False), ("not fusing", False), ("in eval", False),
-     ("out of range", False), ("hook", False), ("hook of a parameter", False), ("lora", False), ("triton", False),
-     ("widths", False), ("x has a gradient", False)],
+     ("out of range", False), ("hook", False), ("hook of a parameter", False), ("hook of a buffer", False),
+     ("lora", False), ("triton", False), ("interaction in triton", False), ("top in triton", False), ("widths", False),
+     ("vectors", False), ("tables", False), ("full float32", False), ("x has a gradient", False)],
 )  # fmt: skip
-def test_where_it_is_taken(changed, taken):
+def test_where_it_is_taken(monkeypatch, changed, taken):
     config = replace(CONFIG, bottom=(13, 256, 120, 64, 16)) if changed == "widths" else CONFIG
+    if changed == "vectors":  # wider than lookup_interact's, whose gradients are taken
+        config = replace(CONFIG, bottom=(13, 256, 128, 64, 132), embedding_dim=132)
     model, optimizers = training(config=config, backend="triton" if changed == "triton" else "cuda")
     most = 32 * (multiprocessors() // 2)  # a tile for each pair of multiprocessors
     dense = torch.zeros({"few rows": 240, "many rows": most + 1}.get(changed, most), 13, device=DEVICE)
+    if changed in ("interaction in triton", "top in triton"):
+        (model.over_arch if changed == "top in triton" else model.interaction_arch).backend = "triton"
+    if changed == "tables":
+        model.sparse_arch.tables.__class__ = type("Tables", (FusedTables,), {})
+    if changed == "full float32":
+        monkeypatch.setattr(choice, "float32_products", lambda: "ieee")
+    if changed == "hook of a buffer":
+        optimizers.parts["mlps"].packed[0].buffer.register_hook(lambda _: None)
     if changed == "in eval":
         model.eval()
     if changed == "out of range":

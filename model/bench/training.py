@@ -9,7 +9,7 @@ it says otherwise. By parts, which --only chooses:
             by turns, and the losses of its steps beside eager's
     outer, dot, inference    a step and a prediction with everything fused, as model.bench.whole_model has it
 
-`python -m model.bench scale` estimates what a step costs on several GPUs, and measures nothing.
+`python -m model.bench scale` estimates what a step costs on several GPUs, and with --measure measures it.
 
 torch.compile is measured as it comes and as somebody sets it who knows it (model.bench.compiled_ways): where a setting
 may save time, as a row of its own. What is compared with it is compared with the fastest.

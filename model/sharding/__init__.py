@@ -8,6 +8,7 @@
     step.py          a training step: one all_reduce for the MLPs, the loss, and a signal that came
     evaluation.py    predictions of all ranks, scored by the first
     ranks.py         the process group; how an error of one ends all, with one message
+    beats.py         how a rank is known to live, and what is made of one that is silent
     run.py           a run's state in a checkpoint that any number of ranks reads
     checkpoints.py   that checkpoint: a folder; and a single file made of it
 

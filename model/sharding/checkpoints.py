@@ -56,18 +56,23 @@ def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
         raise UserError(f"{folder}: not a checkpoint, or a damaged one: {first_line(error)}") from None
 
 
-class _Until(io.FileIO):
-    """A file as if it ended at this byte: a zip archive is found from its end."""
+class _Part(io.FileIO):
+    """Bytes begin to end of a file, as if they were all of it."""
 
-    def __init__(self, path: Path, end: int):
+    def __init__(self, path: Path, begin: int, end: int):
         super().__init__(path)
-        self.end = end
+        self.begin, self.end = begin, end
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return super().seek(*((self.end + offset, os.SEEK_SET) if whence == os.SEEK_END else (offset, whence)))
+        before = {os.SEEK_SET: self.begin, os.SEEK_CUR: super().tell(), os.SEEK_END: self.end}[whence]
+        return super().seek(before + offset) - self.begin
+
+    def tell(self) -> int:
+        return super().tell() - self.begin
 
     def read(self, size: int = -1) -> bytes:
-        left = max(self.end - self.tell(), 0)
+        left = max(self.end - super().tell(), 0)
         return super().read(min(size, left) if size >= 0 else left)
 
 
@@ -77,7 +82,7 @@ class _Compared(dcp.FileSystemReader):
     def read_data(self, plan, planner):
         for item in plan.items:
             part = self.storage_data[item.storage_index]
-            with _Until(self.path / part.relative_path, part.offset + part.length) as file:
+            with _Part(self.path / part.relative_path, part.offset, part.offset + part.length) as file:
                 if zipfile.ZipFile(file).testzip():
                     raise zipfile.BadZipFile(f"wrong checksum of {item.storage_index.fqn} in {part.relative_path}")
         return super().read_data(plan, planner)

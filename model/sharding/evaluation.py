@@ -27,6 +27,7 @@ class _Own:
             self.ranks.doing = f"in batch {number:,} of {self.name}"
             yield batch
             self.ranks.doing = f"between batches {number:,} and {number + 1:,} of {self.name}"
+        self.ranks.wait_for_device()
 
 
 def evaluate(

@@ -9,22 +9,25 @@ pieces, and another number of ranks places the same ones otherwise.
                          device holds
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from data.ahead import in_order
 from data.cli import UserError
 from model.config import DLRMConfig, Kernels, Preset, TableOptimizer
 from model.sharding import placement
 from model.tables import bound_of
 
 MOST_ROWS = (1 << 31) - 1  # of a piece: its rows travel as int32
-DRAWN = 1 << 24  # numbers that are drawn at a time
+DRAWN = 1 << 24  # numbers that are drawn at a time, by one thread
 
 
 class Wire(StrEnum):
@@ -141,12 +144,24 @@ def place(of_all: Sequence[Piece], ranks: int) -> list[list[Piece]]:
     return [[of_all[index] for index in own] for own in placed]
 
 
-@torch.no_grad()
 def draw(weight: Tensor, piece: Piece, table_rows: int, seed: int) -> None:
     """Give a piece, [rows, columns], its initial weights: those of a table of so many rows, from (seed, piece) alone.
-    Whoever holds the piece draws the same, and nobody else's."""
-    (state,) = np.random.SeedSequence((seed, *piece)).generate_state(1, np.uint64)
-    generator = torch.Generator().manual_seed(int(state) >> 1)
-    bound = bound_of(table_rows)
-    for rows in weight.split(max(DRAWN // weight.shape[1], 1)):
-        rows.copy_(torch.empty(rows.shape).uniform_(-bound, bound, generator=generator))
+    Whoever holds the piece draws the same, and nobody else's: on the CPU, DRAWN numbers at a time, whatever the device
+    that they are for."""
+    parts = weight.split(max(DRAWN // weight.shape[1], 1))
+    states = np.random.SeedSequence((seed, *piece)).generate_state(len(parts), np.uint64)
+    of_parts = [
+        partial(_draw, part, bound_of(table_rows), int(state) >> 1) for part, state in zip(parts, states, strict=True)
+    ]
+    if len(parts) == 1:
+        of_parts[0]()
+        return
+    workers = max(len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)), 1)  # other ranks draw too
+    for _ in in_order(of_parts, workers, ahead=workers):
+        pass
+
+
+@torch.no_grad()  # of this thread
+def _draw(part: Tensor, bound: float, seed: int) -> None:
+    drawn = torch.empty(part.shape, device="cpu")
+    part.copy_(drawn.uniform_(-bound, bound, generator=torch.Generator().manual_seed(seed)))

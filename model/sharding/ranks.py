@@ -25,12 +25,15 @@ import torch.distributed as dist
 from data.cli import Terminated, UserError
 from model.checkpoints import first_line
 from model.interrupts import Interrupted, Signals
+from model.sharding import beats
+from model.sharding.beats import BEAT, PATIENCE, Beats, Watch
 
 T = TypeVar("T")
-BEAT = 0.25  # seconds between two notes of a rank that it lives
 STARTS = 60  # seconds within which all ranks of a host have started
 BEGINNING = "at its beginning"  # where what is wrong may be so on all ranks
-PATIENCE = 6 * BEAT  # how long a rank that lives may be silent
+LOOKS = 4  # beats between two looks at the others
+POLL = 5e-5  # seconds between two questions to a device
+NCCL_LATER = timedelta(seconds=60)
 
 
 class SharedError(UserError):
@@ -46,25 +49,29 @@ class Ranks:
 
     host: the group for what is the host's: objects, checkpoints; of gloo.
     restarts: how often torchrun has started these processes anew.
+    command: whose messages these are.
     """
 
-    def __init__(self, device: torch.device, timeout: float):
+    def __init__(self, device: torch.device, timeout: float, command: str = "python -m model.train"):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.device, self.doing = device, BEGINNING
+        self.device, self.doing, self.timeout = device, BEGINNING, timeout
+        self.is_to_end = False  # whether a signal came: perhaps torchrun's, for another rank has ended
+        self.command, self.watch = command, Watch(self.rank, timeout) if device.type == "cuda" else None
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
         self._ended = threading.Event()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
         limit = timedelta(seconds=timeout)
         try:
-            dist.init_process_group(backend, timeout=limit, **options)
+            # NCCL ends a process without a word, and nobody's collectives in a CUDA graph: wait_for comes before it.
+            dist.init_process_group(backend, timeout=limit + NCCL_LATER * (backend == "nccl"), **options)
             self.host = dist.new_group(timeout=limit, backend="gloo") if backend == "nccl" else dist.group.WORLD
-            self.notes, beats = self._connect(), self._connect()
+            self.notes, own = self._connect(), self._connect()
         except RuntimeError as error:
             leave_to_speak(os.environ["LOCAL_RANK"] == "0")
             raise UserError(f"torchrun: {self.where} does not find the others: {first_line(error)}") from None
-        self._tell(beats, 0)  # now: a rank may be killed at any time
-        self._beating = threading.Thread(target=self._beat, args=(beats,), daemon=True)
+        self._tell(own, 0)  # now: a rank may be killed at any time
+        self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
         self._beating.start()
 
     @property
@@ -101,6 +108,27 @@ class Ranks:
             if message:
                 raise SharedError(f"rank {rank}: {message}" if self.world > 1 else message)
         return result
+
+    def wait_for_device(self) -> None:
+        """Until it has done what was asked of it; see wait_for."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record()
+            self.wait_for(event)
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Until the device got there. Lost, if it does not within the timeout, or if a signal came and another rank
+        answers no more. A CUDA call that waits would do so for ever, and no signal would be heard."""
+        since, looked, before = time.monotonic(), 0.0, {}
+        while not event.query():
+            time.sleep(POLL)
+            now = time.monotonic()
+            if now > since + self.timeout:
+                raise Lost("no answer within --timeout")
+            if self.is_to_end and now > looked + PATIENCE:
+                if beats.silent(before, before := self._beats(), self.rank) or self.notes is None:
+                    raise Lost("ended by a signal")
+                looked = now
 
     def check_shared(self, folder: Path) -> None:
         """Raise UserError unless all ranks see the folder that the first one made."""
@@ -147,6 +175,7 @@ class Ranks:
                 self._end(True, 1)
                 raise
             _ignore_sigterm()
+            self._kept = error  # with all that the device still works on: to let go of that would be to wait for it
             message = self._noted() or self._why(error)
             is_first = self._may_speak()
             self._end(is_first)
@@ -190,9 +219,18 @@ class Ranks:
             while not self._ended.wait(BEAT):
                 beat += 1
                 self._tell(store, beat)
+                if self.watch and beat % LOOKS == 0:
+                    self._end_at_once(self.watch.look(beats.read(store, self.world), self.doing), store)
+
+    def _end_at_once(self, message: str, store: dist.Store) -> None:
+        """If there is something to say; the main thread is not asked."""
+        if message and store.add("spoken", 1) == 1:
+            os.write(2, f"{self.command}: {message}\n".encode())
+        if message:
+            os._exit(2)
 
     def _tell(self, store: dist.Store, beat: int) -> None:
-        store.set(f"beat {self.rank}", f"{beat}\t{self.doing}\t{self.where}")
+        beats.tell(store, self.rank, beat, self.doing, self.where)
 
     def _asked(self, question: Callable[[dist.Store], T], otherwise: T) -> T:
         """The store's answer, while there is one."""
@@ -234,23 +272,13 @@ class Ranks:
         after = self._beats()
         if self.notes is None:
             return f"rank 0, or its torchrun, has ended, with the store that all share: {first_line(error)}"
-        silent = [rank for rank in after if rank != self.rank and after[rank][0] == before.get(rank, after[rank])[0]]
-        if silent:
-            return f"{_named(after, silent)} answers no more, {after[silent[0]][1]}: killed, or stopped"
-        late = [rank for rank, beat in after.items() if beat[1] != self.doing and rank != self.rank]
-        if late:
-            return f"{_named(after, late)} hangs, {after[late[0]][1]}: no answer within --timeout"
-        return f"the ranks wait for each other, {self.doing}: {first_line(error)}"
-
-    def _beats(self) -> dict[int, list[str]]:
-        """(beat, doing, where) of each rank."""
-        keys = {rank: f"beat {rank}" for rank in range(self.world)}
-        return self._asked(
-            lambda notes: {
-                rank: notes.get(key).decode().split("\t") for rank, key in keys.items() if notes.check([key])
-            },
-            {},
+        quiet = beats.silent(before, after, self.rank)
+        return beats.told(quiet, after, self.rank, self.doing) or (
+            f"the ranks wait for each other, {self.doing}: {first_line(error)}"
         )
+
+    def _beats(self) -> Beats:
+        return self._asked(lambda notes: beats.read(notes, self.world), {})
 
 
 def _ignore_sigterm() -> None:
@@ -269,10 +297,6 @@ def _exit(status: int) -> None:
 def _touched(path: Path) -> Path:
     path.touch()
     return path
-
-
-def _named(beats: dict[int, list[str]], ranks: Sequence[int]) -> str:
-    return ", ".join(beats[rank][2] for rank in ranks)
 
 
 def check_device(device: str | None) -> None:
@@ -348,6 +372,7 @@ class SharedSignals(Signals):
         return self.number
 
     def _note(self, number: int, _frame: object) -> None:
+        self.ranks.is_to_end = True
         if self.own is None:
             self.own, self.since = number, time.monotonic()
             if self.ranks.is_first:

@@ -42,6 +42,7 @@ class ShardedRun(Run):
         self.written: tuple[tuple[int, int], Path] | None = None  # the latest checkpoint: of which steps, and where
 
     def check_losses(self) -> None:
+        self.ranks.wait_for_device()
         try:
             super().check_losses()
         except UserError as error:  # the losses are the same on all ranks

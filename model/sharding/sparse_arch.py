@@ -43,17 +43,22 @@ class PiecedTables(FusedTables):
 
 
 class ShardedSparseArch(SparseArch):
-    """`SparseArch` with this rank's pieces of the tables. Each forward, and its backward, is one of all ranks."""
+    """`SparseArch` with this rank's pieces of the tables. Each forward, and its backward, is one of all ranks.
+
+    device: of the tables, which may be more than the host holds; all else is made on the CPU.
+    """
 
     def __init__(
         self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None, *,
-        sharding: Sharding, exchange: Exchange, seed: int,
+        sharding: Sharding, exchange: Exchange, seed: int, device: torch.device | None = None,
     ):
         rows = tables_of(config)
         placed = place(pieces(rows, sharding), exchange.world)
         own = placed[exchange.rank]
         width = config.embedding_dim // sharding.columns
-        super().__init__(config, vocabularies, PiecedTables(own, width, rows, seed))
+        with torch.device(device or "cpu"):
+            tables = PiecedTables(own, width, rows, seed)
+        super().__init__(config, vocabularies, tables)
         self.exchange, self.features, self.blocks = exchange, len(rows), sharding.columns
         self.pieces_of = [len(of_rank) for of_rank in placed]
         self.order = [piece for of_rank in placed for piece in of_rank]  # as vectors arrive

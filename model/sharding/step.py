@@ -65,7 +65,7 @@ class Agreed:
         self.on_their_way.append((host, event))
         if len(self.on_their_way) > LAG:
             host, event = self.on_their_way.popleft()
-            event.synchronize()
+            self.signals.ranks.wait_for(event)
             self.signals.agreed(host.tolist())
 
 

@@ -15,22 +15,31 @@ The figures and where they come from stand below the tables.
 The models are this repository's presets, and dcnv2, MLPerf's DLRM-DCNv2 as its training reference has it. Without
 options: `main` and dcnv2, each with a small and a large batch. dcnv2's own batch is of all GPUs, a preset's of each.
 
---measured compares with a record of steps on several GPUs, whose exchanges, if it has any, replace the wires' figures.
+--measure runs the steps and their exchanges on the GPUs of this host: on one, by a process and by a single rank, and
+on all. --measured compares with its record, whose exchanges replace the wires' figures, and whose single rank's steps
+those of a process.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from data.cli import Parser, UserError, user_errors
-from model.bench.scale import measured, picture
+from data.synthetic import FULL as ALL_IDS
+from kernels import runtime
+from kernels.measure import records
+from model.bench.scale import measured, measuring, picture
 from model.bench.scale.cases import NAMES, Case, case, shown
 from model.bench.scale.cost import PLACED, Estimate, Layout, estimate
 from model.bench.scale.measured import VECTOR_BYTES
-from model.bench.scale.rates import Figure, Rates, measured_wires, recorded
+from model.bench.scale.measuring import RECORD
+from model.bench.scale.rates import Figure, Rates, recorded, with_measured
 from model.config import Precision, TableOptimizer
+from model.device import choose
+from model.profiling.tables import TRACES
 from model.sharding.pieces import Wire
 
 PROG = "python -m model.bench scale"
@@ -103,9 +112,8 @@ def origins(models: Sequence[Case], rates: Rates) -> list[str]:
     ]
     figures += [(f"{precision} products", rates.products[precision])
                 for precision in dict.fromkeys(model.precision for model in models)]
-    figures += [("a step", step) for (rule, precision, rows), step in rates.steps.items()
-                if any(model.recorded and (model.table_optimizer, model.precision, model.batch)
-                       == (rule, precision, rows) for model in models)]
+    keys = {(model.table_optimizer, model.precision, model.batch) for model in models if model.recorded}
+    figures += [("a step", step) for steps in (rates.steps, rates.ranks) for key, step in steps.items() if key in keys]
     return [f"{name}: {_amount(figure)}: {figure.origin}" for name, figure in figures] + [
         f"look-ups and updates: {rates.look_ups_origin}"
     ]
@@ -157,6 +165,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--placed-by", choices=PLACED, default=PLACED[0], help="a piece's size: its rows, or its work, "
                         "which is its share of the rows and of the ids that are sent")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the estimates too, .png or .svg")
+    measures = parser.add_argument_group("On GPUs of one host, two or more")
+    measures.add_argument("--measure", action="store_true", help="measure steps and exchanges, and do no more")
+    measures.add_argument("--save", action="store_true", help=f"record them in traces/results/<gpu>/{RECORD}.json, "
+                          "and a trace of a step of each rank in traces/")
+    measures.add_argument("--seconds", type=_number, default=600, metavar="N", help="begin no cell after so many")
+    measures.add_argument("--device", help="default: the GPUs; cpu only tries it out, by gloo and with tiny batches")
+    measures.add_argument("--largest-table", type=_number, default=ALL_IDS, metavar="IDS", help="to try it out")
     parser.add_argument("--measured", type=Path, metavar="FILE", help="compare with this record, and do no more")
     return parser
 
@@ -183,11 +198,16 @@ def _chosen(args: argparse.Namespace) -> list[Case]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if what was measured is farther from its prediction than it may be."""
-    args = _arguments().parse_args(sys.argv[2:] if arguments is None else arguments)
+    parser = _arguments()
+    args = parser.parse_args(sys.argv[2:] if arguments is None else arguments)
+    if args.save and (not args.measure or args.device or args.largest_table != ALL_IDS):
+        parser.error("--save: with --measure, and all cells as they are")
     with user_errors(PROG):
+        if args.measure:
+            return _measure(args)
         if args.measured:
             return _compare(args.measured)
-        rates, groups = recorded(), {}
+        rates, groups = _rates(), {}
         for model in _chosen(args):
             groups[title(model)] = [
                 estimate(Layout(model, gpus, columns, args.piece_rows, VECTOR_BYTES[args.exchange], args.placed_by),
@@ -211,9 +231,36 @@ def _short(model: Case) -> str:
     return f"{model.name}, {model.batch:,} rows {'a GPU' if model.per_gpu else 'in all'}, {model.precision}"
 
 
+def _rates() -> Rates:
+    """What is recorded, of several GPUs too, if that is."""
+    rates = recorded()
+    try:
+        rows = records.load(RECORD)["rows"]
+    except FileNotFoundError:
+        return rates
+    return with_measured(rates, rows, f"traces/results/{records.README_GPU}/{RECORD}.json")
+
+
+def _measure(args: argparse.Namespace) -> int:
+    if args.device is None and runtime.device().type != "cuda":
+        print("No GPU here: nothing is measured.")
+        measuring.show()
+        return 0
+    begin, device = time.monotonic(), choose(args.device)
+
+    def done(row: dict) -> None:
+        print(measuring.line(row), flush=True)
+
+    rows = measuring.measure(device, args.largest_table, args.seconds, done, TRACES if args.save else None)
+    if args.save:
+        print(records.save(measuring.record(rows)))
+    print(*measuring.verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
+    return int(any(row["match"] != "ok" for row in rows))
+
+
 def _compare(path: Path) -> int:
     record = measured.read(path)
-    rates = recorded(measured_wires(record["rows"], str(path)))
+    rates = with_measured(recorded(), record["rows"], str(path))
     if record["GPU"] != rates.gpu:
         raise UserError(f"{path}: expected a record of {rates.gpu}, whose figures the model has, found {record['GPU']}")
     compared, left_out = measured.compare(record["rows"], rates)

@@ -203,7 +203,7 @@ def estimate(layout: Layout, rates: Rates) -> Estimate:
     """What a step costs at these rates."""
     case, gpus, wires = layout.case, layout.gpus, rates.wires
     sent, look_ups, held = layout.bytes(), layout.look_ups(), layout.held()
-    dense, recorded = _dense(case, layout.rows, rates)
+    dense, recorded = _dense(case, layout.rows, rates, gpus)
     busiest = look_ups.max()
     parts = {"dense": dense, "tables": rates.tables(busiest, layout.width, case.table_optimizer)}
     for name in EXCHANGES:
@@ -223,14 +223,15 @@ def estimate(layout: Layout, rates: Rates) -> Estimate:
     )
 
 
-def _dense(case: Case, rows: int, rates: Rates) -> tuple[float, bool]:
+def _dense(case: Case, rows: int, rates: Rates, gpus: int) -> tuple[float, bool]:
     """(Seconds of all but look-ups, their updates and exchanges, for so many rows on a GPU; whether it is recorded).
 
-    Of a step that is recorded: what it takes beyond its look-ups and updates. Else the least: products, forward and
-    twice backward, at the rate of a large one; but no less than reading the weights twice and writing their gradients
-    takes; and the update, which reads both and writes the weights.
+    Of a step that is recorded, for several GPUs by a single rank: what it takes beyond its look-ups and updates. Else
+    the least: products, forward and twice backward, at the rate of a large one; but no less than reading the weights
+    twice and writing their gradients takes; and the update, which reads both and writes the weights.
     """
-    step = rates.steps.get((case.table_optimizer, case.precision, rows)) if case.recorded else None
+    key = case.table_optimizer, case.precision, rows
+    step = (rates.ranks.get(key) if gpus > 1 else None) or rates.steps.get(key) if case.recorded else None
     if step:
         return step.value - rates.tables(rows * sum(case.ids), case.dim, case.table_optimizer), True
     weights = 3 * 4 * case.parameters / rates.copy.value

@@ -4,7 +4,7 @@ A record of traces/results/<gpu>/ with rows of two parts, each with its match:
     exchange  see model.bench.scale.rates.measured_wires
     step      case, gpus, rows (on a GPU), precision, optimizer (of the tables), ms (of a step); and where they differ
               from these: columns 1, piece_rows 0, exchange "fp32" (or "bf16": of the vectors), placed_by "work",
-              graph true
+              graph true; sharded true: by ranks, false: by a process without torchrun
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from data.cli import UserError
 from kernels.measure import records
 from model.bench.scale.cases import case
 from model.bench.scale.cost import PLACED, Layout, estimate
-from model.bench.scale.rates import Rates
+from model.bench.scale.rates import Rates, is_of_one_rank
 from model.config import Precision, TableOptimizer
 from model.sharding.pieces import Wire
 
@@ -72,6 +72,8 @@ def compare(rows: list[Mapping], rates: Rates) -> tuple[list[Comparison], list[s
             left_out.append(f"{what}: {row['match']}")
         elif not row.get("graph", True):
             left_out.append(f"{what}: no CUDA graph: what the host takes is not modelled")
+        elif is_of_one_rank(row):
+            left_out.append(f"{what}: of one rank: the steps of several are predicted from it")
         else:
             compared.append(Comparison(what, 1e3 * estimate(layout, rates).seconds, row["ms"]))
     return compared, left_out

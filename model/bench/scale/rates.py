@@ -6,8 +6,8 @@ over wires are then the least.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,8 @@ class Rates:
 
     products: FLOP/s of a large matrix product in each precision; copy: bytes/s read and written; memory: bytes.
     look_ups, updates: by width of a row the times of so many ids, [(ids, seconds)], updates by rule too.
-    steps: seconds of a recorded step of `main` on one GPU, as a CUDA graph, by rule, precision and rows.
+    steps: seconds of a recorded step of `main` on one GPU, as a CUDA graph, by rule, precision and rows; ranks: of one
+    by a single rank, which does what each of several does, but for what they send.
     look_ups_origin: of look_ups and updates.
     """
 
@@ -76,6 +77,7 @@ class Rates:
     updates: Mapping[TableOptimizer, Mapping[int, list[tuple[int, float]]]]
     steps: Mapping[tuple[TableOptimizer, Precision, int], Figure]
     look_ups_origin: str
+    ranks: Mapping[tuple[TableOptimizer, Precision, int], Figure] = field(default_factory=dict)
 
     def tables(self, ids: float, width: int, rule: TableOptimizer) -> float:
         """Seconds in which one GPU looks so many ids up in rows of this width, and updates them."""
@@ -120,6 +122,23 @@ def recorded(wires: Wires | None = None, gpu: str = records.README_GPU, results:
     )
 
 
+def with_measured(rates: Rates, rows: Sequence[Mapping], origin: str) -> Rates:
+    """The same with what a record of several GPUs measured, whose rows these are: the wires, and steps of one rank.
+    Raises what measured_wires does."""
+    ranks = {
+        (TableOptimizer(row["optimizer"]), Precision(row["precision"]), row["rows"]): Figure(
+            1e-3 * row["ms"], "s", f"{origin}, one rank, {row['optimizer']}, {row['precision']}, {row['rows']} rows"
+        )
+        for row in rows if row["part"] == "step" and row["match"] == "ok" and is_of_one_rank(row)
+    }
+    return replace(rates, wires=measured_wires(rows, origin) or rates.wires, ranks=ranks)
+
+
+def is_of_one_rank(row: Mapping) -> bool:
+    """Whether a recorded step is the captured one of `main` by a single rank."""
+    return row["gpus"] == 1 and row["case"] == "main" and row.get("graph", True) and row.get("sharded", True)
+
+
 def _cells(rows: Iterable[Mapping]) -> dict[int, list[tuple[int, float]]]:
     """{width: [(ids, seconds)]}, ascending: the faster of our kernels, ids equally frequent, rows in float32."""
     cells: dict[tuple[int, int], float] = {}
@@ -152,7 +171,7 @@ def measured_wires(rows: Iterable[Mapping], origin: str) -> Wires | None:
 
     Rows of part "exchange": gpus, of one node; collectives, how many a replay does; bytes, what all of them send out of
     a GPU; us, of a replay. The line us = latency · collectives + bytes / rate goes through them, each error counted as
-    a share of its time.
+    a share of its time. Those of bf16 vectors, which are rounded on the way, are left out.
 
     Raises:
         UserError: there are too few rows for a line, or it gives no rate.
@@ -160,7 +179,7 @@ def measured_wires(rows: Iterable[Mapping], origin: str) -> Wires | None:
     exchanges = [row for row in rows if row["part"] == "exchange" and row["match"] == "ok"]
     if not exchanges:
         return None
-    near = [row for row in exchanges if 1 < row["gpus"] <= NODE]
+    near = [row for row in exchanges if 1 < row["gpus"] <= NODE and row.get("exchange", "fp32") == "fp32"]
     factors = np.array([[row["collectives"] / row["us"], row["bytes"] / row["us"]] for row in near]).reshape(-1, 2)
     if np.linalg.matrix_rank(factors) < 2:
         raise UserError(f"{origin}: expected exchanges of several sizes, within a node, found {len(near)}")

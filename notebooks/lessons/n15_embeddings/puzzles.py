@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -27,14 +28,16 @@ from kernels.inductor.compile import define
 from kernels.ops.embedding_bags.eager import embedding_bags
 from lessons.shared import answers
 from lessons.shared.far import FAR, behind, has_room
-from lessons.shared.puzzle import InTriton, Judge
+from lessons.shared.puzzle import Judge
+from lessons.shared.puzzle.shares import SharedOut
 
 BLOCK, LARGE = 32, 4096  # look-ups of a program; where there are MANY
 BAGS = 4  # of a program
 MANY = 2**16  # ids, whose numbers 16 bits do not hold
 FEW = (5, 3, 2)  # the shape of the case that also lies FAR in its buffer, there in half precision: a GPU has room
 HEIGHTS = (3, 1, 7, 2, 5)  # of the tables, over and over
-LENGTHS = (2, 0, 1, 5, 0, 40)  # of the bags, over and over
+LENGTHS = (2, 0, 1, 5, 0, 66)  # of the bags, over and over
+FAR_IDS = f"ids has {FAR:,} elements more: begin, end and k need all of their 64 bits."
 # What the pictures of `row` and `bags` draw: tables, row_offsets, ids, of bags offsets, the output.
 SMALL_ROWS = (
     torch.zeros(8, 4), torch.tensor([0, 3, 4, 8]), torch.tensor([[2, 0, 1], [0, 0, 3]]), torch.zeros(2, 3, 4)
@@ -52,41 +55,49 @@ class Copies(Pointwise):
         return [torch.zeros_like(result) for result in exact]
 
 
-def look_up(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, first: int = 0) -> Tensor:
+def look_up(
+    kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, first: int = 0, out: Tensor | None = None
+) -> Tensor:
     """Launch a kernel on tables [R, D], row_offsets [F + 1], ids [B, F] → [B, F, D]; a program takes `block` ids.
 
     first: rows that the first table has more than `tables`; its ids and row_offsets know of them.
     """
     (rows, features), dim = ids.shape, tables.shape[1]
-    out = torch.empty(rows, features, dim, dtype=tables.dtype, device=tables.device)
+    out = tables.new_empty(rows, features, dim) if out is None else out
     block = BLOCK if ids.numel() < MANY else LARGE
     grid = (triton.cdiv(ids.numel(), block),)
     kernel[grid](behind(tables, first), row_offsets, ids, out, ids.numel(), F=features, D=dim, BLOCK=block)
     return out
 
 
-def pool(kernel, table: Tensor, ids: Tensor, offsets: Tensor, row: int = 0, position: int = 0) -> Tensor:
+def pool(
+    kernel, table: Tensor, ids: Tensor, offsets: Tensor, row: int = 0, position: int = 0, out: Tensor | None = None
+) -> Tensor:
     """Launch a kernel on table [V, D], ids [N], offsets [B + 1] → [B, D]; a program takes a bag.
 
     row, position: rows before the table and ids before `ids`; ids and offsets know of them.
     """
     bags, dim = len(offsets) - 1, table.shape[1]
-    out = torch.empty(bags, dim, dtype=table.dtype, device=table.device)
+    out = table.new_empty(bags, dim) if out is None else out
     kernel[(bags,)](behind(table, row), behind(ids, position), offsets, out, D=dim)
     return out
 
 
-def pool_all(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor, first: int = 0) -> Tensor:
+def pool_all(
+    kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor, first: int = 0, position: int = 0,
+    out: Tensor | None = None,
+) -> Tensor:
     """Launch a kernel on tables [R, D], row_offsets [F + 1], ids [N], offsets [F B + 1] → [B, F, D]; a program takes
     `block` bags.
 
-    first: rows that the first table has more than `tables`; its ids and row_offsets know of them.
+    first: rows that the first table has more than `tables`; its ids and row_offsets know of them. position: as pool's.
     """
     bags, features, dim = len(offsets) - 1, len(row_offsets) - 1, tables.shape[1]
-    out = torch.empty(bags // features, features, dim, dtype=tables.dtype, device=tables.device)
+    out = tables.new_empty(bags // features, features, dim) if out is None else out
     block = BAGS if bags < MANY else LARGE
     kernel[(triton.cdiv(bags, block),)](
-        behind(tables, first), row_offsets, ids, offsets, out, bags, bags // features, F=features, D=dim, BAGS=block
+        behind(tables, first), row_offsets, behind(ids, position), offsets, out, bags, bags // features, F=features,
+        D=dim, BAGS=block,
     )
     return out
 
@@ -104,8 +115,11 @@ def means(table: Tensor, ids: Tensor, offsets: Tensor, row: int = 0, position: i
     return F.embedding_bag(ids - row, table, offsets - position, mode="mean", include_last_offset=True)
 
 
-def sums(tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor, first: int = 0) -> Tensor:
+def sums(
+    tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor, first: int = 0, position: int = 0
+) -> Tensor:
     """The reference of `bags`."""
+    offsets = offsets - position
     if first:
         ids, row_offsets = ids.clone(), row_offsets - first
         ids[: int(offsets[(len(offsets) - 1) // (len(row_offsets) - 1)])] -= first
@@ -193,8 +207,7 @@ def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
         hint = f"the table has {FAR:,} rows more: an id and its row's place need all of their 64 bits."
         yield Call(f"{case}, rows beyond 2^32", (table, ids + FAR, offsets), (FAR,), hint)
     if has_room(device, ids.int()):
-        hint = f"ids has {FAR:,} elements more: begin, end and k need all of their 64 bits."
-        yield Call(f"{case}, ids beyond the 2^32-nd", (table, ids.int(), offsets + FAR), (0, FAR), hint)
+        yield Call(f"{case}, ids beyond the 2^32-nd", (table, ids.int(), offsets + FAR), (0, FAR), FAR_IDS)
 
 
 def _bags_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -214,6 +227,9 @@ def _bags_calls(case: Case, device: torch.device) -> Iterator[Call]:
         hint = f"the first table has {FAR:,} rows more: ids, rows and places need all of their 64 bits."
         far = tables.half(), torch.cat([row_offsets[:1], row_offsets[1:] + FAR]), ids + more, offsets
         yield Call(f"{case}, rows beyond 2^32", far, (FAR,), hint)
+    if case.shape == FEW and has_room(device, ids.int()):
+        far = tables, row_offsets, ids.int(), offsets + FAR
+        yield Call(f"{case}, ids beyond the 2^32-nd", far, (0, FAR), FAR_IDS)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -235,11 +251,28 @@ def _cases_of_all_bags(names: tuple[str, ...]) -> list[Case]:
     return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16), Case(FEW)]
 
 
+def _shared(spec: Spec, launch: Callable, *small: object, out: Tensor) -> SharedOut:
+    """The puzzle, whose programs each store their own part. small, out: of a launch of 4 programs without a rest."""
+    return SharedOut(
+        spec, launch, __name__, looked_at=lambda: [("of 4 programs", (*small, out), out, 4)],
+        hint="Each program stores its own part of the output, and nothing of another's.",
+    )
+
+
+_ZEROS = torch.zeros(BLOCK, 4, dtype=torch.int64)  # ids
+_LOOK_UPS = torch.zeros(4, 2), torch.arange(5), _ZEROS, 0
+_BAG = torch.zeros(4, 2), _ZEROS[0], torch.arange(5), 0, 0
+_BAGS = torch.zeros(4, 2), torch.arange(3), _ZEROS.flatten(), torch.arange(4 * BAGS + 1), 0, 0
+_ROWS = Spec(rows_or_zeros, _row_calls, scale=Copies(), cases=_cases_of_rows)
 PUZZLES = {
-    "row": InTriton(Spec(rows_or_zeros, _row_calls, scale=Copies(), cases=_cases_of_rows), look_up, __name__),
-    "outside": InTriton(Spec(rows_or_zeros, _outside_calls, scale=Copies(), cases=_cases_of_rows), look_up, __name__),
-    "bag": InTriton(Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags), pool, __name__),
-    "bags": InTriton(Spec(sums, _bags_calls, scale=Sums(), cases=_cases_of_all_bags), pool_all, __name__),
+    "row": _shared(_ROWS, look_up, *_LOOK_UPS, out=torch.zeros(BLOCK, 4, 2)),
+    "outside": _shared(replace(_ROWS, calls=_outside_calls), look_up, *_LOOK_UPS, out=torch.zeros(BLOCK, 4, 2)),
+    "bag": _shared(Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags), pool, *_BAG, out=torch.zeros(4, 2)),
+    # Where a table has one row, a bag's terms are all alike, and so are their roundings: they add up.
+    "bags": _shared(
+        Spec(sums, _bags_calls, scale=Sums(k=16), cases=_cases_of_all_bags), pool_all, *_BAGS,
+        out=torch.zeros(2 * BAGS, 2, 2),
+    ),
 }
 JUDGE = Judge(PUZZLES)
 attempt = JUDGE.attempt

@@ -106,6 +106,30 @@ def _kind(value: object) -> str:
     return "fp32" if isinstance(value, float) else "constexpr"
 
 
+@contextmanager
+def wide_counters() -> Iterator[None]:
+    """In here a number that 32 bits do not hold is an int64. A loop between bounds of int64 counts in int64 where it is
+    compiled; the interpreter counts in Python's numbers, and refuses a large one beside a block of int32. What the
+    compiler refuses, such a number written out, must_compile does."""
+    if runtime.triton_mode() != "interpreted":
+        yield
+        return
+    from triton import language as tl
+    from triton.language.semantic import TritonSemantic
+
+    convert = TritonSemantic.binary_op_type_checking_impl
+
+    def widened(self, left, right, *rest, **named):
+        left, right = (
+            self.scalar_constant(side, tl.int64) if isinstance(side, int) and 31 < (side ^ side >> 63).bit_length() < 64
+            else side for side in (left, right)
+        )
+        return convert(self, left, right, *rest, **named)
+
+    with mock.patch.object(TritonSemantic, "binary_op_type_checking_impl", widened):
+        yield
+
+
 def must_compile(name: str, kernel: object, seen: list[tuple[dict, dict]]) -> None:
     """AssertionError if the compiler refuses one of the kernel's launches, or multiplies float32 in tf32."""
     for error, code in _compiled(kernel, seen) if seen else ():

@@ -54,7 +54,8 @@ class Judge:
             with limits.seconds(seconds, own), limits.nothing_ends(), _quietly():
                 text = self.puzzles[name].judge(name, *answers)
         except limits.TooLong as late:
-            why = f"it does not end: stopped after {seconds:g} s{late.line}\nHint: Does each loop come to its end?"
+            why = f"it does not end: stopped after {seconds:g} s{late.line}\nHint: Does each loop come to its end? "
+            why += "If it would, it is slow: let a step do many elements."
         except SystemExit as end:
             why = f"it ends the process{reader.line_of(end, own)}\nHint: Return a result: the caller goes on."
         except Exception as error:
