@@ -18,12 +18,17 @@ BAD_OFFSET: tl.constexpr = tl.constexpr(2)
 
 
 @triton.jit
-def find(first_ptr, ids, features, mask, rows, padding):
-    """(row, whether there is one, whether the id is the padding) of ids of these features. An id has 64 bits before
-    anything is added to it, so that it cannot wrap round. What first_ptr says is not trusted."""
-    ids = ids.to(tl.int64)
+def table_of(first_ptr, features, mask):
+    """(where the tables of these features begin, their heights)"""
     begin = tl.load(first_ptr + features, mask, other=0)
-    height = tl.load(first_ptr + features + 1, mask, other=0) - begin
+    return begin, tl.load(first_ptr + features + 1, mask, other=0) - begin
+
+
+@triton.jit
+def find(begin, height, ids, mask, rows, padding):
+    """(row, whether there is one, whether the id is the padding) of ids of such tables. An id has 64 bits before
+    anything is added to it, so that it cannot wrap round. Where a table begins is not trusted."""
+    ids = ids.to(tl.int64)
     found = begin + ids
     padded = (ids == padding) & (padding >= 0)
     inside = mask & (ids >= 0) & (ids < height) & (found >= 0) & (found < rows) & (padded == 0)
@@ -58,7 +63,8 @@ def rows_kernel(
     mask = position < positions
     ids = tl.load(indices_ptr + position, mask, other=-1)
     feature = position % FEATURES
-    row, inside, padded = find(first_ptr, ids, feature, mask, rows, padding)
+    begin, height = table_of(first_ptr, feature, mask)
+    row, inside, padded = find(begin, height, ids, mask, rows, padding)
     read, written = inside[:, None], mask[:, None]
     if WIDTH % COLUMNS != 0:
         in_columns = (column < WIDTH)[None, :]
@@ -109,6 +115,10 @@ def bags_kernel(
         out = (bag - feature * batch) * FEATURES + feature
         begin, end = bag_bounds(offsets_ptr, bag, mask, bags, ids, report_ptr, TELLS=out_ptr is not None)
     in_columns = column < WIDTH
+    first, height = table_of(first_ptr, feature, mask)
+    # Of each bag: where its first id that is out of range stands, and how many are. What is told within the loop would
+    # keep the loads of an iteration behind the one before.
+    bad, missing = tl.full([BAGS], -1, tl.int64), tl.zeros([BAGS], tl.int32)
     total = tl.zeros([BAGS, COLUMNS], dtype)
     winner = tl.full([BAGS, COLUMNS], -1, tl.int64)
     counted = tl.zeros([BAGS], tl.int64)
@@ -117,10 +127,12 @@ def bags_kernel(
             position = begin + step + ahead
             more = position < end
             id_ = tl.load(indices_ptr + position, more, other=0)
-            row, inside, padded = find(first_ptr, id_, feature, more, rows, padding)
-            if MISSING != "zero":
-                where = more & (inside == 0) & (padded == 0) & (tl.program_id(1) == 0)
-                tell(report_ptr, where, id_, feature, position, MISSING)
+            row, inside, padded = find(first, height, id_, more, rows, padding)
+            where = more & (inside == 0) & (padded == 0)
+            if MISSING == "error":
+                bad = tl.where(where & (bad < 0), position, bad)
+            elif MISSING == "count":
+                missing += where.to(tl.int32)
             read = inside[:, None] & in_columns
             value = tl.load(tables_ptr + row[:, None] * WIDTH + column, read, other=0.0).to(dtype)
             counts = more & (padded == 0)
@@ -134,6 +146,13 @@ def bags_kernel(
                     value *= tl.load(weights_ptr + position, inside, other=0.0).to(dtype)[:, None]
                 total += tl.where(counts[:, None], value, 0.0)
             counted += counts.to(tl.int64)
+    is_told = tl.program_id(1) == 0
+    if MISSING == "error":
+        where = (bad >= 0) & is_told
+        ids_there = tl.load(indices_ptr + bad, where, other=0)
+        write_report(report_ptr, where, BAD_ID, feature.to(tl.int64), bad, ids_there.to(tl.int64))
+    elif MISSING == "count":
+        count_report(report_ptr, tl.where(is_told, missing, 0))
     stored = mask[:, None] & in_columns
     if found_ptr is not None:
         tl.store(found_ptr + out[:, None] * WIDTH + column, winner, stored)
