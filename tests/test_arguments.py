@@ -107,10 +107,16 @@ def floats(values: tuple[Tensor, ...]) -> list[Tensor]:
     return [value for value in values if value.is_floating_point()]
 
 
-def assert_same(actual, want) -> None:
+# Four products, and what one hands to the next is rounded to tf32: that its operands are numbers of tf32 does not help.
+# Sums that cancel are off by 3 % then; test_pair holds the result to the bits of dlrm_forward.
+RTOL = {("dlrm_forward_kept", "cuda"): 5e-2}
+
+
+def assert_same(actual, want, cell: Cell | None = None) -> None:
+    rtol = RTOL.get((cell.name, cell.backend), 1e-4) if cell else 1e-4
     assert len(actual) == len(want) > 0
     for a, b in zip(actual, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=rtol, atol=rtol / 10, equal_nan=True)
 
 
 REFUSALS: dict[tuple[str, str, str], str] = {}
@@ -157,7 +163,7 @@ def test_a_transform_of_torch_func(cell, how):
             assert re.search(INSTEAD, str(error)), repr(error)
             REFUSALS[cell.name, cell.backend, how] = str(error)
         elif cell.has_gradient or how != "jacfwd":  # else there is no other derivative to compare with
-            assert_same(actual, transform.expected(how))
+            assert_same(actual, transform.expected(how), cell)
 
 
 class Transform:
@@ -208,7 +214,7 @@ def test_negative_views(cell):
     signed = lambda leaf: leaf.is_floating_point() or leaf.dtype in (torch.int32, torch.int64)  # noqa: E731
     leaves = [torch._neg_view(-leaf) if signed(leaf) else leaf.clone() for leaf in cell.leaves]
     assert any(leaf.is_neg() for leaf in leaves)
-    assert_same(cell(*leaves), cell(*cell.copies(), backend="eager"))
+    assert_same(cell(*leaves), cell(*cell.copies(), backend="eager"), cell)
     assert [leaf.is_neg() for leaf in leaves] == [signed(leaf) for leaf in cell.leaves]
 
 
@@ -240,7 +246,7 @@ def test_zero_tensors(cell):
             with pytest.raises(type(error)):
                 run()
             continue
-        assert_same(run(), want)
+        assert_same(run(), want, cell)
 
 
 @pytest.fixture
@@ -295,7 +301,7 @@ def test_what_is_read_counts_as_it_was_before_the_write(cell, reads):
             for of_reads, of_writes in calls:
                 assert not any(overlap(a, b) for a in of_reads for b in of_writes)
             assert calls or cell.backend == "cpp" or (DEVICE.type == "cuda" and cell.backend != "eager")
-            assert_same(actual, cell(*apart, backend="eager"))
+            assert_same(actual, cell(*apart, backend="eager"), cell)
     first, *others = cell.written
     for other in others:  # which of two writes counts, nobody knows
         a, b = cell.leaves[first], cell.leaves[other]
@@ -350,7 +356,7 @@ def test_meta_tensors_and_other_defaults(cell):
             actual = cell(*copies)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert_same(actual, want)
+    assert_same(actual, want, cell)
 
 
 MAKERS = {
@@ -417,7 +423,7 @@ def test_threads_at_once():
 
     def step(name: str, backend: str) -> None:
         cell = cell_of(name, backend)
-        assert_same(cell(*cell.copies()), cell(*cell.copies(), backend="eager"))
+        assert_same(cell(*cell.copies()), cell(*cell.copies(), backend="eager"), cell)
 
     at_once(*(functools.partial(step, *cell) for cell in CELLS))
 
