@@ -26,8 +26,10 @@ from model.profiling.recording import today
 
 FOLDER = "LECTURE_RECORD"  # the variable in which lecture.py --record says where rows are kept
 COPY = "copy"  # the name of the yardstick's row
+CALLS = 25  # of a way that is not captured
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
 Function = Callable[..., Outputs]
+Changes = Callable[..., Sequence[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def measure(
     notebook: str, part: str, sizes: Iterable | Mapping, inputs: Callable[..., Sequence[Tensor]],
     ways: Mapping[str, Function], *, moved: Callable[..., int] | None = None, flops: Callable[..., int] | None = None,
     right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None,
+    changes: Changes | None = None, captured: bool = True,
 ) -> Times:
     """Time ways to one result at each size, on the GPU: replays of CUDA graphs by turns, the L2 swept before each, a
     graph's calls on different sets of inputs. Without a GPU print what was recorded of these ways at these sizes.
@@ -111,17 +114,21 @@ def measure(
     moved, flops: of a set of tensors the bytes that must move, and the FLOPs: rates stand beside the times then.
     right: function(*tensors) → the right result; without it the first way's. tolerance: a part of the largest number.
     small: the size at which, without a GPU, each way runs once, uncompiled, and must be right (AssertionError).
+    changes: of ways that write into their tensors: function(*tensors) → (a tensor, which of its rows change) for each.
+        What is judged is these rows, which are put back before.
+    captured: False for ways that wait for the GPU: each is called from here and waited for, and that is timed.
 
     A way that fails, or gives a wrong result, is a row that says so, without a time.
     """
     sizes = dict(sizes) if isinstance(sizes, Mapping) else {size: size for size in sizes}
-    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit)
+    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit, captured)
     if runtime.device().type != "cuda":
         if small is not None:
-            judge = _judge(right, arguments := inputs(small), tolerance)
+            rows = _Rows(changes, arguments := inputs(small))
+            judge = _judge(rows.of(right), arguments, tolerance)
             for name, way in ways.items():
                 way = getattr(way, "_orig_mod", getattr(way, "_torchdynamo_orig_callable", way))
-                assert judge(way(*arguments)), f"{name}: the result is wrong"
+                assert judge(rows.of(way)(*arguments)), f"{name}: the result is wrong"
         recorded.show()
         return recorded
     cell = _cell()
@@ -132,23 +139,56 @@ def measure(
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
             counts = {name: int(of(*first)) for name, of in (("bytes", moved), ("flops", flops)) if of}
-            judge = _judge(right, first, tolerance)
+            rows = _Rows(changes, first)
+            judge = _judge(rows.of(right), first, tolerance)
             count = max(LEAST_SETS, cell.sets(counts.get("bytes") or sum(tensor.nbytes for tensor in first)))
-            sets = [first, *(inputs(argument) for _ in range(count - 1))]
-            calls = {name: [partial(way, *each) for each in sets] for name, way in ways.items()}
-            cell.compare(part, [Way({"name": name}, calls[name], judge) for name in ways], size=size, **counts)
+            sets = [first, *(inputs(argument) for _ in range(count - 1 if captured else 0))]
+            timed = [
+                Way({"name": name}, [partial(rows.timed(way), *each) for each in sets], rows.judged(judge, way))
+                for name, way in ways.items()
+            ]
+            clock = None if captured else partial(cell.call_times, calls=1, count=CALLS)
+            cell.compare(part, timed, captured=captured, clock=clock, size=size, **counts)
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
     keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
     rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
-    times = Times(rows, _about("MEASURED here", head), unit)
+    times = Times(rows, _about("MEASURED here", head, captured), unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
 
 
-def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str) -> Times:
+class _Rows:
+    """What ways change of the tensors that they are given, if they return nothing."""
+
+    def __init__(self, changes: Changes | None, arguments: Sequence[Tensor]):
+        self.arguments, self.places = arguments, changes and changes(*arguments)
+        self.before = [tensor[rows] for tensor, rows in self.places or ()]
+
+    def of(self, way: Function) -> Function:
+        """The way as a function of the arguments that returns the rows that it changed."""
+        if self.places is None:
+            return way
+
+        def changed(*arguments: Tensor) -> list[Tensor]:
+            for (tensor, rows), values in zip(self.places, self.before, strict=True):
+                tensor[rows] = values
+            way(*arguments)
+            return [tensor[rows] for tensor, rows in self.places]
+
+        return changed
+
+    def timed(self, way: Function) -> Function:
+        """The way; no outputs of one that changes its tensors, which are not to be poisoned."""
+        return way if self.places is None else lambda *arguments: (way(*arguments), ())[1]
+
+    def judged(self, judge: Callable[[Outputs], bool], way: Function) -> Callable[[Outputs], bool]:
+        return judge if self.places is None else lambda _: judge(self.of(way)(*self.arguments))
+
+
+def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, captured: bool) -> Times:
     """What was kept of these ways at these sizes, the H200's or, if it has none, another GPU's."""
     paths = files.recorded_files(f"lecture_{notebook}.json")
     for path in sorted(paths, key=lambda path: path.parent.name != files.README_GPU):
@@ -156,7 +196,7 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
         rows = [row for row in record["rows"] if row["part"] == part and not row["match"].startswith("FAILED")]
         if not rows:
             continue
-        about = [_about("RECORDED on", record)]
+        about = [_about("RECORDED on", record, captured)]
         for wanted, label in ((sizes, "size"), (ways, "name")):
             known = dict.fromkeys(row[label] for row in rows if row["name"] != COPY)
             if missing := [_shown(each) for each in wanted if each not in known]:
@@ -166,9 +206,10 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
     return Times((), f"{part}: not recorded yet. On a GPU this cell measures it.", unit)
 
 
-def _about(how: str, head: Mapping) -> str:
+def _about(how: str, head: Mapping, captured: bool) -> str:
     versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "CUDA"))
-    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs on the GPU: median (20th to 80th percentile)"
+    what = "on the GPU" if captured else "from call to result"
+    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs {what}: median (20th to 80th percentile)"
 
 
 def _keep(notebook: str, part: str, head: Mapping, rows: Sequence[Mapping]) -> list[dict]:
