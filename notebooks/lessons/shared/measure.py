@@ -149,6 +149,7 @@ def measure(
             ]
             clock = None if captured else partial(cell.call_times, calls=1, count=CALLS)
             cell.compare(part, timed, captured=captured, clock=clock, size=size, **counts)
+            rows.put_back()
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
@@ -173,12 +174,15 @@ class _Rows:
             return way
 
         def changed(*arguments: Tensor) -> list[Tensor]:
-            for (tensor, rows), values in zip(self.places, self.before, strict=True):
-                tensor[rows] = values
+            self.put_back()
             way(*arguments)
             return [tensor[rows] for tensor, rows in self.places]
 
         return changed
+
+    def put_back(self) -> None:
+        for (tensor, rows), values in zip(self.places or (), self.before, strict=True):
+            tensor[rows] = values
 
     def timed(self, way: Function) -> Function:
         """The way; no outputs of one that changes its tensors, which are not to be poisoned."""
