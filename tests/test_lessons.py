@@ -76,8 +76,6 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n14.draw_moved": lambda: (64, 4, 16),
     "n15.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
     "n16.draw_walk": lambda: ([7, 2, 7, 0],),
-    "n16.draw_segments": lambda: ({"C1": [3, 1], "C2": [2, 2]}, 4),
-    "n16.draw_auc": lambda: (_module("n16", "hash_auc").recorded(),),
     "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
 }
 ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}

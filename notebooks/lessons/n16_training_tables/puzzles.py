@@ -115,7 +115,9 @@ def _runs(case: Case) -> Iterator[tuple[str, Tensor, str]]:
         "which row of grad each is of."
     )
     if count > 1:
-        yield "each row once", torch.arange(count), "each run has one element: its row is updated all the same."
+        yield "each row once", torch.arange(count), (
+            "each run has one element, and its row is updated all the same; order says which gradient it is."
+        )
     if count > 2 * BLOCK:
         yield "one row", torch.full((count,), count // 2), (
             "all keys are alike: which program is to update the row, and what adds up what it has not?"
