@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -99,6 +100,19 @@ def test_one_tensor_looks_up_what_the_tables_do():
     torch.testing.assert_close(out[1], torch.cat(expected[1:]))
     elsewhere = look_ups.OneTensor(apart.to("meta"))
     assert {tensor.device.type for tensor in (*elsewhere.parameters(), *elsewhere.buffers())} == {"meta"}
+
+
+@pytest.mark.slow
+def test_one_tensor_of_8_tables_or_9_has_one_kernel():
+    """Its text, sizes aside."""
+    texts = []
+    for tables in (8, 9):
+        model, ids = look_ups.OneTensor(look_ups.LookUps([500] * tables)), torch.zeros(2048, tables, dtype=torch.int64)
+        with torch.no_grad():
+            (source,) = inductor.triton_source(model, ids)
+        (kernel,) = inductor.split(source)
+        texts.append(re.sub(r"\d+(?=[^\w.])", "n", kernel.source.partition("@triton.jit")[2]))
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.slow
