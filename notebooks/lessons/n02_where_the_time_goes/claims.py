@@ -308,8 +308,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "An H200 copies bytes at {:.2f} TB/s, and its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) gives "
-    "{:.0f} TFLOP/s in float32.",
+    "The copy's rate of an H200 is {:.2f} TB/s, and its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) "
+    "gives {:.0f} TFLOP/s in float32.",
     lambda: (yardstick(), FLOAT32 / 1e12),
 )
 claim(
@@ -369,6 +369,6 @@ claim(
     "what limits it | the host, with {:.0f} launches |",
     _end,
 )
-claim(NOTEBOOK, "One `sum` is faster than its floor: it only reads, and the floor assumes the rate of a copy.", _sums)
+claim(NOTEBOOK, "One `sum` is faster than its floor: it only reads, and the floor assumes the copy's rate.", _sums)
 
 claim(NOTEBOOK, "A prediction of {:.1f} ms counts the FLOPs alone. The memory-bound kernels come on top.", _flops)

@@ -232,7 +232,7 @@ claim(
     "takes {:.0f} µs: no difference.",
     _fused,
 )
-claim(NOTEBOOK, "One E takes about {:.0f} µs.", lambda: (e_us(1),))
+claim(NOTEBOOK, "At the copy's rate, one E takes {:.0f} µs.", lambda: (e_us(1),))
 claim(
     NOTEBOOK,
     "`torch.compile`, the op and one product move 7 E each, and their times show no difference. Merged takes {:.0f} "
