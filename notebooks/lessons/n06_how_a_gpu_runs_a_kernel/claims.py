@@ -232,8 +232,8 @@ said(
     _step_4,
 )
 said(
-    "{} looping programs on each SM are as fast as the {} that fit, and take {:.0f} % longer than one program "
-    "per tile.",
+    "{} looping programs on each SM are as fast as the {} that fit. Both take {:.0f} % longer than one program per "
+    "tile.",
     _dealt_out,
 )
 said(
