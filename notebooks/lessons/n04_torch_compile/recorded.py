@@ -24,10 +24,6 @@ COMPILED = {"small": "05_modulus_compiled", "main": "09_main_dot_compiled", "out
 _GEMM = re.compile("gemm|splitK", re.IGNORECASE)
 _GRADIENT = re.compile("embedding_backward|embedding_dense_backward")
 PARTS = ("GEMMs", "gradients of the look-ups", "all other kernels")
-NO_RECORD = (
-    "The look-ups have not been recorded yet. On an H200, `python -m lessons.n04_torch_compile --save` records them, "
-    "and this cell then shows them."
-)
 
 
 @dataclass(frozen=True)
@@ -103,11 +99,7 @@ def pays(model: str) -> Pays:
 def show_look_ups(*settings: str) -> None:
     """Print what was recorded of 8, 9 and 26 look-ups, a line a direction: µs and launches by these settings. None: of
     a DLRM with most of them too, and by all but one tensor, which is the answer to the puzzle behind it."""
-    try:
-        record = COMPILE_TIMES.with_part("look_ups")
-    except LookupError:
-        print(NO_RECORD)
-        return
+    record = COMPILE_TIMES.with_part("look_ups")
     rows = record.rows("look_ups")
     if settings:
         rows = rows[rows["setting"].isin(settings) & (rows["model"] == "look-ups")]
