@@ -69,7 +69,7 @@ class Lora(Experiment):
         self, part: str, calls: Mapping[str, Callable], judged: Mapping[str, tuple], count: int,
         more: Mapping[str, dict] | None = None, **labels,
     ) -> None:
-        """A row a call, judged by what it must give. count: how many calls are captured together, call(0), call(1), …"""
+        """A row a call, judged by what it must give. count: how many are captured together, call(0), call(1), …"""
         heavy = labels.get("rows", 0) * labels.get("width", 1) >= 2**24
         calls_of_batch = max(1, self.sizes.calls // 4) if heavy else self.sizes.calls
 
