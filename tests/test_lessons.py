@@ -72,8 +72,6 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
     "n12.draw_passes": lambda: ({"eager": [Operator("mm", 32, 32), Operator("relu", 32, 32)]}, 32),
     "n14.draw_dependency": lambda: (3, 2),
-    "n14.draw_curve": lambda: (lambda rows, widths: (rows / 100 + 5, rows / 200 + 9),),
-    "n14.draw_moved": lambda: (64, 4, 16),
     "n15.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
     "n16.draw_walk": lambda: ([7, 2, 7, 0],),
     "n16.draw_segments": lambda: ({"C1": [3, 1], "C2": [2, 2]}, 4),
