@@ -38,14 +38,22 @@ def mlp_kernel(
         h = tl.dot(x_rows, w1_chunk, input_precision=PRECISION) + tl.load(b1 + j)[None, :]
         h = tl.where(h < 0, 0.0, h).to(x.dtype.element_ty)
         sums = tl.dot(h, w2_chunk, sums, input_precision=PRECISION)
+    w3_whole = tl.load(w3 + n3[None, :] * N2 + n2[:, None])
+    w4_whole = tl.load(w4 + n4[None, :] * N3 + n3[:, None])
     h = sums + tl.load(b2 + n2)[None, :]
     h = tl.where(h < 0, 0.0, h).to(x.dtype.element_ty)
-    w3_whole = tl.load(w3 + n3[None, :] * N2 + n2[:, None])
     h = tl.dot(h, w3_whole, input_precision=PRECISION) + tl.load(b3 + n3)[None, :]
     h = tl.where(h < 0, 0.0, h).to(x.dtype.element_ty)
-    w4_whole = tl.load(w4 + n4[None, :] * N3 + n3[:, None])
     h = tl.dot(h, w4_whole, input_precision=PRECISION) + tl.load(b4 + n4)[None, :]
     tl.store(out + row * N4 + n4[None, :], tl.where(h < 0, 0.0, h), row < M)
 
 
 solved = puzzles.attempt("mlp", mlp_kernel)
+
+# %% least
+def least(rows, ROWS, sms, weights, product):
+    tiles = triton.cdiv(rows, ROWS)
+    return triton.cdiv(tiles, sms) * (weights + ROWS * product)
+
+
+solved = puzzles.attempt("least", least)
