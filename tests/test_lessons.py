@@ -79,6 +79,7 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
 }
 ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
+ARGUMENTS |= {"n22.draw_steps": lambda: ({"cat t": 3.0, "cat out": 4.0}, 2.0)}
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}
