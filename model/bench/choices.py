@@ -108,7 +108,8 @@ def _why_no_kernel(rows: int, features: int, columns: int, dtype: torch.dtype, p
 
 
 def cell(
-    name: str, shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device
+    name: str, shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device,
+    times_it: bool = True,
 ) -> list[dict]:
     """A row for each way that there is."""
     random = torch.Generator().manual_seed(0)
@@ -132,7 +133,7 @@ def cell(
         row["is_chosen"] = way == rule
     good = {way: call for way, call in calls.items() if rows[way]["match"] == "ok"}
     with settings(0, precision):
-        times = microseconds(good, device)
+        times = microseconds(good, device) if times_it else {}
     for way, samples in times.items():
         rows[way]["us_low"], rows[way]["us"], rows[way]["us_high"] = percentiles(samples)
     kernels.check_ids()
@@ -266,17 +267,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=_rows, default=ROWS, metavar="ROWS,…", help="default: 2048,16384,65536")
     parser.add_argument("--most-rows", type=int, default=200_000, help="of a table (default: %(default)s)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu only tries it out")
+    parser.add_argument("--untimed", action="store_true", help="compile what is measured, and compare what comes out")
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
     options = parser.parse_args(arguments)
-    asked = tuple(options.models), options.rows, options.most_rows, options.device
-    if options.save and asked != (MODELS, ROWS, 200_000, "cuda"):
+    asked = tuple(options.models), options.rows, options.most_rows, options.device, options.untimed
+    if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
     if options.device == "cuda" and not torch.cuda.is_available():
         print(f"model.bench.{NAME}: no CUDA device")
         return 2
     device, measured = torch.device(options.device), []
     for name, count, precision, trains in cells(options.models, options.rows):
-        rows = cell(name, shape_of(name, options.most_rows), count, precision, trains, device)
+        shape = shape_of(name, options.most_rows)
+        rows = cell(name, shape, count, precision, trains, device, times_it=not options.untimed)
         measured.append(rows)
         print(line(rows), flush=True)
         gc.collect()

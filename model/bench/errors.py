@@ -25,7 +25,9 @@ import gc
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 
 import torch
 import torch.nn.functional as F
@@ -340,8 +342,9 @@ def verdicts(rows: Sequence[Mapping]) -> list[str]:
     return lines
 
 
-def measure(names: Sequence[str], device: torch.device, done: Callable[[dict], None]) -> list[dict]:
-    rows = []
+def measure(name: str, device: torch.device) -> list[dict]:
+    """The rows of a model, each printed as it comes."""
+    rows, shape = [], shape_of(name, MOST_ROWS)
 
     def note(head: dict, found: Callable[[], Results]) -> None:
         failed: dict = {}
@@ -350,19 +353,17 @@ def measure(names: Sequence[str], device: torch.device, done: Callable[[dict], N
             of = [head | {"result": name} | errors.row() for name, errors in results.of.items()]
         for row in of if not failed else [head | {"result": "–"} | failed]:
             rows.append(row)
-            done(row)
+            print(line(row), flush=True)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
-    for name in names:
-        shape = shape_of(name, MOST_ROWS)
-        for kernel in kernels_of(shape, device):
-            note({"model": name, "precision": str(kernel.precision), "rows": kernel.rows, "what": kernel.name},
-                 kernel.errors)
-        for precision in (Precision.TF32, Precision.BF16):
-            note({"model": name, "precision": str(precision), "rows": ROWS[-1], "what": "step"},
-                 lambda shape=shape, precision=precision: steps_of(shape, precision, device))
+    for kernel in kernels_of(shape, device):
+        note({"model": name, "precision": str(kernel.precision), "rows": kernel.rows, "what": kernel.name},
+             kernel.errors)
+    for precision in (Precision.TF32, Precision.BF16):
+        note({"model": name, "precision": str(precision), "rows": ROWS[-1], "what": "step"},
+             lambda precision=precision: steps_of(shape, precision, device))
     return rows
 
 
@@ -387,7 +388,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print(f"model.bench.{NAME}: no CUDA device")
         return 2
-    rows = measure(options.models, torch.device(options.device), lambda row: print(line(row), flush=True))
+    device, rows = torch.device(options.device), []
+    # A process each: kernels are compiled meanwhile, and nothing is timed.
+    with ProcessPoolExecutor(len(options.models) if device.type == "cuda" else 1, get_context("spawn")) as pool:
+        for found in pool.map(measure, options.models, itertools.repeat(device)):
+            rows += found
     if options.save:
         print(records.save(record(rows)))
     print(*verdicts(rows), sep="\n")
