@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec
+from ...check.comparison import double
 from ...check.tf32 import EPS as TF32_EPS
+from ...check.tf32 import AllRounded, rounded
 from ..fused_mlp.packing import copied, views
-from .eager import dlrm_forward, dlrm_forward_kept
+from .eager import PAD_TO, dlrm_forward, dlrm_forward_kept
 
 HEIGHTS = (37, 1, 8, 100)
 # Widths of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
@@ -160,7 +162,14 @@ def _kept_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class Kept(Layers):
-    """As Layers has it in tf32, of each output."""
+    """As Layers has it in tf32, of each output, but at most TIMES what rounding to tf32 makes a number of the same
+    layer. Layers' own bound grows by the sums of absolute values, layer by layer: for `out` it is more than any `out`.
+
+    What rounding makes is the largest of GRIDS draws: one row has one `out`, whose own error may be nothing.
+    """
+
+    TIMES = 3
+    GRIDS = (1.0, 1.25, 1.5, 1.75)
 
     def errors(self, reference, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
         absolute = call.map(lambda tensor: tensor.double().abs() if tensor.is_floating_point() else tensor)
@@ -168,7 +177,25 @@ class Kept(Layers):
             for _, bias in views(buffer, widths):
                 bias += 1
         sizes = dlrm_forward_kept(*absolute.tensors, *call.options[:2], *["identity"] * 4)
-        return [self.k / 4 * TF32_EPS * size for size in sizes]
+        worst = [self.k / 4 * TF32_EPS * size for size in sizes]
+        in_double, most = call.map(double).arguments(), [torch.zeros_like(value) for value in exact]
+        for grid in self.GRIDS:
+            with AllRounded(grid):
+                out, *kept = dlrm_forward_kept(*in_double)
+            # What the next product takes is kept as it takes it, or as it was.
+            for largest, own, value in zip(most, (out, *(rounded(part, grid) for part in kept)), exact, strict=True):
+                error = (own - value).abs()
+                torch.maximum(largest, torch.where(error.isfinite(), error, 0.0), out=largest)
+        for value, columns in zip(most, _layers_of(call), strict=True):
+            for layer in value.split(columns, 1):
+                layer.fill_(layer.max() if layer.numel() else 0.0)
+        return [torch.minimum(bound, self.TIMES * value) for bound, value in zip(worst, most, strict=True)]
+
+
+def _layers_of(call: Call) -> list[list[int]]:
+    """The columns of each output, layer by layer; vector 0 and the pairs, and what these are filled up with."""
+    (_, *bottom, width), (inputs, *top, outputs) = (map(int, widths.split("-")) for widths in call.options[:2])
+    return [[outputs], bottom, [width], [width, inputs - width, -inputs % PAD_TO], top]
 
 
 def _kept_cases(names: tuple[str, ...]) -> list[Case]:
