@@ -1,6 +1,5 @@
 """The puzzles, and what each answer must give.
 
-place_of_pair   (i, j) → where in the top MLP's input the product of the vectors i and j lies
 whole_model     the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by
                 access; on a GPU it then runs there too
 staged          the same, whose warps read dense from as few sectors as hold it
@@ -25,7 +24,7 @@ from kernels.ops.dlrm import eager
 from kernels.ops.dlrm.spec import Layers
 from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, ROOM, WIDTH, has_launch, whole
 from lessons.shared import answers
-from lessons.shared.puzzle import Drawn, Judge
+from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.records import LANES, SECTOR
@@ -51,16 +50,7 @@ def place(i: int, j: int) -> int:
     return WIDTH + i * (i - 1) // 2 + j
 
 
-def _wrong_place(want: object, got: object) -> str:
-    if got == want - WIDTH:
-        return "The dense vector's four numbers come before the pairs."
-    return ""
-
-
-# The pairs of five vectors, and of Criteo's 27: there may be any number of them.
-PAIRS = [*((i, j) for i in range(1, 6) for j in range(i)), (26, 0), (26, 25)]
 BY_COLUMN = "The pairs come row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs are in the rows before row i?"
-
 
 # ----------------------------------------------------------------------------------------------------------- reference
 
@@ -353,16 +343,7 @@ class Staged(Forward):
         return f"{lines}\na warp's reads of dense touch {sectors:.0f} sectors, and {fewest} hold its rows"
 
 
-def _pair() -> tuple[int, int]:
-    i = int(torch.randint(27, 300, ()))
-    return i, int(torch.randint(i, ()))
-
-
 PUZZLES = {
-    "place_of_pair": Drawn(
-        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], wrong=_wrong_place,
-        draw=_pair, hint=BY_COLUMN, index=True,
-    ),
     "whole_model": Forward(),
     "staged": Staged(),
 }

@@ -1,12 +1,5 @@
 """Answers to the puzzles of 17_whole_model_in_one_kernel.ipynb, a section a puzzle."""
 
-# %% place_of_pair
-def place(i, j):
-    return 4 + i * (i - 1) // 2 + j
-
-
-solved = puzzles.attempt("place_of_pair", place)
-
 # %% whole_model
 mine = """
 template <int inputs, int outputs>

@@ -27,17 +27,19 @@ from kernels.runtime import KERNELS
 
 @functools.cache
 def launcher(source: Source) -> Callable[..., None]:
-    """launch(blocks, *arguments): tensors, Strides and integers, the members of the kernel's struct, of eight bytes
-    each. On a GPU NVRTC compiles the source at its first launch; without one g++ does, over the host's CUDA."""
+    """launch(grid, *arguments): blocks, or a tuple of them; tensors, Strides and integers, the members of the kernel's
+    struct, of eight bytes each. On a GPU NVRTC compiles the source at its first launch; without one g++ does, over the
+    host's CUDA."""
 
-    def launch(blocks: int, *arguments: Tensor | source_launch.Stride | int) -> None:
+    def launch(grid: int | tuple[int, ...], *arguments: Tensor | source_launch.Stride | int) -> None:
+        blocks = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
         if runtime.device().type != "cuda":
-            return source_launch.launch(source, (blocks,), *arguments)
+            return source_launch.launch(source, blocks, *arguments)
         numbers = (ctypes.c_int64 * len(arguments))(*map(source_launch._number, arguments))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(numbers))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         function, shared = ctypes.c_void_p(_loaded(source)), source.shared
-        error = _driver().cuLaunchKernel(function, blocks, 1, 1, source.threads, 1, 1, shared, stream, parameters, None)
+        error = _driver().cuLaunchKernel(function, *blocks, source.threads, 1, 1, shared, stream, parameters, None)
         if error:
             raise RuntimeError(f"{source.name}: the launch failed with CUDA error {error}")
 
