@@ -25,8 +25,13 @@ OVERWRITTEN = (
     "% 2), and let all threads meet between the last read of a slot and the next copy into it."
 )
 HINTS = {
-    "not all threads have begun": "Wait only for a panel that was asked for. At the start, ask for the first STAGES.",
-    "more threads begin": "One thread asks for a panel: if (thread == 0).",
+    "not all threads have begun": (
+        "Wait only for a panel that was asked for: at the start, ask for the first STAGES. And nobody may run ahead: "
+        "all meet between the last read of a slot and the next copy into it."
+    ),
+    "more threads begin": (
+        "One thread asks for a panel, if (thread == 0), when the copy before it into this slot has been waited for."
+    ),
     "bytes are not those": "begin() is told the bytes of the copy: 16 * PANEL.",
     "multiples of 16": "A panel begins at ring + slot * PANEL and at given.weights + p * PANEL, in float4s.",
     "outside": "A panel begins at ring + slot * PANEL and at given.weights + p * PANEL. Is p below panels?",

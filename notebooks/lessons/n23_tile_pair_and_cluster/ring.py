@@ -12,7 +12,7 @@ from kernels.check.host import run_source
 from kernels.device.source_launch import Source
 
 PANEL, THREADS = 1024, 512  # float4s that one bulk copy moves, 16 KB; of a block
-SECONDS = 20
+SECONDS = 10
 AROUND = """\
 #include "device/bulk_copy.cuh"
 constexpr int STAGES = {stages}, PANEL = {panel};
