@@ -23,7 +23,7 @@ PEERS = ("eager", "torch.compile")
 BUILT = {
     "dot_interaction": ("DLRM's interaction of 1 + {features} vectors", "14_whole_mlp"),
     "fused_mlp": ("a whole MLP, {widths}", "14_whole_mlp"),
-    "dlrm": ("a whole DLRM in one kernel, `{model}`", "17_whole_model_in_one_kernel"),
+    "dlrm": ("a whole DLRM in one kernel, `{model}`", "23_tile_pair_and_cluster"),
 }
 
 
