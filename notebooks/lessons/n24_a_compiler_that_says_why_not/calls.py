@@ -33,6 +33,7 @@ def captured(function: Callable) -> Callable:
             return function(*inputs)
         if not kept:
             own, stream = [each.clone() for each in inputs], torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(3):
                     function(*own)
