@@ -8,73 +8,19 @@ shadow    (backend, differs) → a backend that runs the graph and what `backend
 from __future__ import annotations
 
 import copy
-import inspect
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
 import kernels
 from lessons.n24_a_compiler_that_says_why_not import patterns
 from lessons.n24_a_compiler_that_says_why_not.patterns import ADDS, by, naive
+from lessons.n24_a_compiler_that_says_why_not.running import compiled, copies, raised, ran
+from lessons.n24_a_compiler_that_says_why_not.shadow_puzzle import watched
 from lessons.shared.puzzle import Judge, Own, reader
-
-# --------------------------------------------------------------------------------------------------------- running both
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a call gave: its tensors, its inputs afterwards, and the gradients of those that want one."""
-
-    results: Sequence[Tensor]
-    inputs: Sequence[Tensor]
-    gradients: Sequence[Tensor]
-
-    def unlike(self, other: Ran) -> str:
-        """In what it is not as the other, which is right; "" if in nothing."""
-        for what in ("results", "inputs", "gradients"):
-            for mine, right in zip(getattr(self, what), getattr(other, what), strict=True):
-                name = {"results": "the result", "inputs": "an input afterwards", "gradients": "a gradient"}[what]
-                if mine.shape != right.shape:
-                    return f"{name} is {list(mine.shape)}, eager's {list(right.shape)}"
-                if mine.dtype != right.dtype:
-                    return f"{name} is {mine.dtype}, eager's {right.dtype}"
-                if what == "results" and mine.stride() != right.stride():
-                    return f"{name} has the strides {mine.stride()}, eager's {right.stride()}"
-                least = 1e-5 if right.dtype is torch.float32 else 2e-2
-                off = ~torch.isclose(mine.double(), right.double(), rtol=least, atol=least, equal_nan=True)
-                if off.any():
-                    at = off.nonzero()[0].tolist()
-                    here, there = mine[tuple(at)].item(), right[tuple(at)].item()
-                    return f"{name} differs: at {at} it is {here:.5g}, eager's {there:.5g}"
-        return ""
-
-
-def copies(inputs: Sequence) -> list:
-    return [each.detach().clone().requires_grad_(each.requires_grad) if isinstance(each, Tensor) else each
-            for each in inputs]  # fmt: skip
-
-
-def ran(call: Callable, inputs: Sequence) -> Ran:
-    """A call on copies of the inputs."""
-    torch.manual_seed(0)
-    given = copies(inputs)
-    results = [leaf for leaf in tree_leaves(call(*given)) if isinstance(leaf, Tensor)]
-    wanting = [each for each in given if isinstance(each, Tensor) and each.requires_grad]
-    gradients = torch.autograd.grad(sum(result.square().sum() for result in results), wanting) if wanting else ()
-    tensors = [each for each in given if isinstance(each, Tensor)]
-    return Ran([result.detach() for result in results], [each.detach() for each in tensors], gradients)
-
-
-def raised(error: BaseException) -> str:
-    inner = getattr(error, "inner_exception", error) if isinstance(error, BackendCompilerFailed) else error
-    return f"{type(inner).__name__}: {str(inner).strip().partition(chr(10))[0][:200]}"
-
 
 # ---------------------------------------------------------------------------------------------------- to fool a rewrite
 
@@ -127,11 +73,6 @@ def fooled(silent: Callable, loud: Callable) -> str:
             raise AssertionError(f"silent: it is as eager\nHint: {UNSEEN}")
         said.append(f"silent is wrong: {unlike}")
     return "; ".join(said)
-
-
-def compiled(program: Callable, backend: Callable) -> Callable:
-    torch._dynamo.reset()
-    return torch.compile(program, backend=backend)
 
 
 # -------------------------------------------------------------------------------------------------- a rewrite that asks
@@ -293,103 +234,6 @@ def asked(answer: Callable) -> str:
         if any(node.target in ADDS and not node.users for node in nodes):
             raise AssertionError(f"{told}a sum is computed that nobody reads\nHint: Erase its node, after relu's.")
     return f"as eager in {len(CASES)} cases, and replaced where it should be"
-
-
-# ------------------------------------------------------------------------------------------------------------- a shadow
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A program, a backend to be watched, and the calls: what each is given, and whether it is to be told of."""
-
-    name: str
-    program: Callable
-    backend: Callable
-    calls: Sequence[tuple[list, bool]]
-    hint: str
-
-
-def unchanged(gm, inputs):
-    return gm.forward
-
-
-def other_function(gm, inputs):
-    """relu becomes sigmoid, in the graph itself."""
-    for node in gm.graph.nodes:
-        if node.target is torch.relu:
-            node.target = torch.sigmoid
-    gm.recompile()
-    return gm.forward
-
-
-def after(change: Callable) -> Callable:
-    """The backend whose results are changed: change(results, inputs) → results."""
-    return lambda gm, inputs: lambda *inputs: change(list(gm.forward(*inputs)), inputs)
-
-
-def spoils(results, inputs):
-    inputs[0].zero_()
-    return results
-
-
-def in_place(x):
-    x.add_(1)
-    return x * 2
-
-
-def two(x):
-    return torch.relu(x), x + 1
-
-
-SPECIAL = [math.nan, math.inf, -math.inf, 0.0, 2.0]
-NUMBERS = [-2.0, -0.5, 0.0, 0.5, 3.0]
-FIRST = "Keep the graph before `backend` has it: it may change gm, as section 2's does. copy.deepcopy(gm) is one."
-WRITES = "A graph may write to its inputs. If both run on the same tensors, the second meets what the first one left."
-EACH = "Compare all results in every call, not when the graph is compiled."
-TRIALS = [
-    Trial("a backend that changes nothing", two, unchanged, [(NUMBERS, False)],
-          "Note a call only where results differ."),
-    Trial("relu becomes sigmoid", two, other_function, [(NUMBERS, True), (NUMBERS, True)], FIRST),
-    Trial("NaN and Inf, unchanged", two, unchanged, [(SPECIAL, False)], "NaN is no difference where eager has it, too: "
-          "close() knows."),
-    Trial("rounded otherwise", two, after(lambda results, _: [r * (1 + 1e-6) for r in results]), [(NUMBERS, False)],
-          "A last digit is no difference: close() knows."),
-    Trial("wrong below 0 only", lambda x: x * 1, after(lambda results, _: [r.abs() for r in results]),
-          [([1.0, 2.0], False), ([-1.0, 2.0], True), ([1.0, 2.0], False)], EACH),
-    Trial("wrong in the second result", two, after(lambda results, _: [results[0], results[1] + 1]), [(NUMBERS, True)],
-          EACH),
-    Trial("a program that writes to x", in_place, unchanged, [(NUMBERS, False), (SPECIAL, False)], WRITES),
-    Trial("a backend that spoils its inputs", two, after(spoils), [(NUMBERS, False)],
-          "The caller must have what the graph itself gives, its inputs included. Who gets the copies?"),
-]  # fmt: skip
-
-
-@torch.enable_grad()  # the notebook's last cells have none
-def watched(shadow: Callable) -> str:
-    """How many trials a shadow passes; AssertionError of the first that it does not."""
-    if not inspect.isfunction(shadow):
-        raise AssertionError(f"shadow: give the function itself; got {type(shadow).__name__}")
-    reader.written_by_hand(shadow)
-    for trial in TRIALS:
-        told, differs = f"shadow, case {trial.name}: ", []
-        try:
-            backend = shadow(trial.backend, differs)
-            if not callable(backend):
-                raise AssertionError(f"{told}must return a backend, a function; got {type(backend).__name__}")
-            program = compiled(trial.program, backend)
-            for numbers, tells in trial.calls:
-                x, before = torch.tensor(numbers), len(differs)
-                right = ran(trial.program, [x])
-                if unlike := ran(program, [x]).unlike(right):
-                    raise AssertionError(f"{told}the caller gets something else: {unlike}\nHint: {trial.hint}")
-                if (len(differs) > before) != tells:
-                    noted = "noted, and nothing differs" if not tells else "not noted"
-                    raise AssertionError(f"{told}a call with x = {numbers} is {noted}\nHint: {trial.hint}")
-        except AssertionError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"{told}{raised(error)}\nHint: {trial.hint}") from error
-    return f"{len(TRIALS)} backends watched; the caller always had eager's results"
 
 
 PUZZLES = {"fool": Own(fooled), "rewrite": Own(asked), "shadow": Own(watched)}
