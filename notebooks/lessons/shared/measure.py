@@ -26,6 +26,7 @@ from model.profiling.recording import today
 
 FOLDER = "LECTURE_RECORD"  # the variable in which lecture.py --record says where rows are kept
 COPY = "copy"  # the name of the yardstick's row
+BATCHES = 15  # of calls from Python
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
 Function = Callable[..., Outputs]
 
@@ -100,7 +101,7 @@ def _cell() -> _Cell:
 def measure(
     notebook: str, part: str, sizes: Iterable | Mapping, inputs: Callable[..., Sequence[Tensor]],
     ways: Mapping[str, Function], *, moved: Callable[..., int] | None = None, flops: Callable[..., int] | None = None,
-    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None,
+    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None, calls: int = 0,
 ) -> Times:
     """Time ways to one result at each size, on the GPU: replays of CUDA graphs by turns, the L2 swept before each, a
     graph's calls on different sets of inputs. Without a GPU print what was recorded of these ways at these sizes.
@@ -111,11 +112,14 @@ def measure(
     moved, flops: of a set of tensors the bytes that must move, and the FLOPs: rates stand beside the times then.
     right: function(*tensors) → the right result; without it the first way's. tolerance: a part of the largest number.
     small: the size at which, without a GPU, each way runs once, uncompiled, and must be right (AssertionError).
+    calls: in place of replays, time calls from Python on one set of inputs: so many in a row, of which the last is
+    waited for.
 
     A way that fails, or gives a wrong result, is a row that says so, without a time.
     """
     sizes = dict(sizes) if isinstance(sizes, Mapping) else {size: size for size in sizes}
-    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit)
+    what = "a call from Python" if calls else "on the GPU"
+    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit, what)
     if runtime.device().type != "cuda":
         if small is not None:
             judge = _judge(right, arguments := inputs(small), tolerance)
@@ -134,21 +138,22 @@ def measure(
             counts = {name: int(of(*first)) for name, of in (("bytes", moved), ("flops", flops)) if of}
             judge = _judge(right, first, tolerance)
             count = max(LEAST_SETS, cell.sets(counts.get("bytes") or sum(tensor.nbytes for tensor in first)))
-            sets = [first, *(inputs(argument) for _ in range(count - 1))]
-            calls = {name: [partial(way, *each) for each in sets] for name, way in ways.items()}
-            cell.compare(part, [Way({"name": name}, calls[name], judge) for name in ways], size=size, **counts)
+            sets = [first, *(inputs(argument) for _ in range(0 if calls else count - 1))]
+            made = [Way({"name": name}, [partial(way, *each) for each in sets], judge) for name, way in ways.items()]
+            clock = partial(cell.call_times, calls=calls, count=BATCHES) if calls else None
+            cell.compare(part, made, captured=not calls, clock=clock, size=size, **counts)
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
     keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
     rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
-    times = Times(rows, _about("MEASURED here", head), unit)
+    times = Times(rows, _about("MEASURED here", head, what), unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
 
 
-def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str) -> Times:
+def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, what: str) -> Times:
     """What was kept of these ways at these sizes, the H200's or, if it has none, another GPU's."""
     paths = files.recorded_files(f"lecture_{notebook}.json")
     for path in sorted(paths, key=lambda path: path.parent.name != files.README_GPU):
@@ -156,7 +161,7 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
         rows = [row for row in record["rows"] if row["part"] == part and not row["match"].startswith("FAILED")]
         if not rows:
             continue
-        about = [_about("RECORDED on", record)]
+        about = [_about("RECORDED on", record, what)]
         for wanted, label in ((sizes, "size"), (ways, "name")):
             known = dict.fromkeys(row[label] for row in rows if row["name"] != COPY)
             if missing := [_shown(each) for each in wanted if each not in known]:
@@ -166,9 +171,9 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
     return Times((), f"{part}: not recorded yet. On a GPU this cell measures it.", unit)
 
 
-def _about(how: str, head: Mapping) -> str:
+def _about(how: str, head: Mapping, what: str) -> str:
     versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "CUDA"))
-    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs on the GPU: median (20th to 80th percentile)"
+    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs {what}: median (20th to 80th percentile)"
 
 
 def _keep(notebook: str, part: str, head: Mapping, rows: Sequence[Mapping]) -> list[dict]:
