@@ -36,8 +36,9 @@ from kernels.measure.judge import NEVER_SLOWER as SLOWER
 from kernels.ops.dlrm import choice as of_whole
 from kernels.ops.lookup_interact import choice as of_look_ups
 from model import fused
+from model.bench.backend import CLOSE
 from model.bench.models import MODELS, chosen, shape_of
-from model.bench.step_memory import CLOSE, drawn
+from model.bench.step_memory import drawn
 from model.bench.trainer import Trainer, noting
 from model.bench.whole_model import _captured
 from model.config import DLRMConfig, Precision, TableOptimizer
