@@ -74,8 +74,6 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n14.draw_dependency": lambda: (3, 2),
     "n15.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
     "n16.draw_walk": lambda: ([7, 2, 7, 0],),
-    "n16.draw_segments": lambda: ({"C1": [3, 1], "C2": [2, 2]}, 4),
-    "n16.draw_auc": lambda: (_module("n16", "hash_auc").recorded(),),
     "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
     "n17.draw_budget": lambda: ({8: (163, 0), 16: (168, 0), 26: (255, 512)},),
     "n23.draw_tile": lambda: (1_924_160,),

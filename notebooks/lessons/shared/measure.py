@@ -29,6 +29,7 @@ COPY = "copy"  # the name of the yardstick's row
 BATCHES = 15  # of calls from Python
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
 Function = Callable[..., Outputs]
+Changes = Callable[..., Sequence[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _cell() -> _Cell:
 def measure(
     notebook: str, part: str, sizes: Iterable | Mapping, inputs: Callable[..., Sequence[Tensor]],
     ways: Mapping[str, Function], *, moved: Callable[..., int] | None = None, flops: Callable[..., int] | None = None,
-    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None, calls: int = 0,
+    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None,
+    changes: Changes | None = None, calls: int = 0,
 ) -> Times:
     """Time ways to one result at each size, on the GPU: replays of CUDA graphs by turns, the L2 swept before each, a
     graph's calls on different sets of inputs. Without a GPU print what was recorded of these ways at these sizes.
@@ -112,20 +114,23 @@ def measure(
     moved, flops: of a set of tensors the bytes that must move, and the FLOPs: rates stand beside the times then.
     right: function(*tensors) → the right result; without it the first way's. tolerance: a part of the largest number.
     small: the size at which, without a GPU, each way runs once, uncompiled, and must be right (AssertionError).
+    changes: of ways that write into their tensors: function(*tensors) → (a tensor, which of its rows change) for each.
+        What is judged is these rows, which are put back before.
     calls: in place of replays, time calls from Python on one set of inputs: so many in a row, of which the last is
-    waited for.
+        waited for.
 
     A way that fails, or gives a wrong result, is a row that says so, without a time.
     """
     sizes = dict(sizes) if isinstance(sizes, Mapping) else {size: size for size in sizes}
-    what = "a call from Python" if calls else "on the GPU"
+    what = {0: "on the GPU", 1: "from call to result"}.get(calls, "a call from Python")
     right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit, what)
     if runtime.device().type != "cuda":
         if small is not None:
-            judge = _judge(right, arguments := inputs(small), tolerance)
+            rows = _Rows(changes, arguments := inputs(small))
+            judge = _judge(rows.of(right), arguments, tolerance)
             for name, way in ways.items():
                 way = getattr(way, "_orig_mod", getattr(way, "_torchdynamo_orig_callable", way))
-                assert judge(way(*arguments)), f"{name}: the result is wrong"
+                assert judge(rows.of(way)(*arguments)), f"{name}: the result is wrong"
         recorded.show()
         return recorded
     cell = _cell()
@@ -136,12 +141,17 @@ def measure(
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
             counts = {name: int(of(*first)) for name, of in (("bytes", moved), ("flops", flops)) if of}
-            judge = _judge(right, first, tolerance)
+            rows = _Rows(changes, first)
+            judge = _judge(rows.of(right), first, tolerance)
             count = max(LEAST_SETS, cell.sets(counts.get("bytes") or sum(tensor.nbytes for tensor in first)))
             sets = [first, *(inputs(argument) for _ in range(0 if calls else count - 1))]
-            made = [Way({"name": name}, [partial(way, *each) for each in sets], judge) for name, way in ways.items()]
+            timed = [
+                Way({"name": name}, [partial(rows.timed(way), *each) for each in sets], rows.judged(judge, way))
+                for name, way in ways.items()
+            ]
             clock = partial(cell.call_times, calls=calls, count=BATCHES) if calls else None
-            cell.compare(part, made, captured=not calls, clock=clock, size=size, **counts)
+            cell.compare(part, timed, captured=not calls, clock=clock, size=size, **counts)
+            rows.put_back()
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
@@ -151,6 +161,37 @@ def measure(
     times = Times(rows, _about("MEASURED here", head, what), unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
+
+
+class _Rows:
+    """What ways change of the tensors that they are given, if they return nothing."""
+
+    def __init__(self, changes: Changes | None, arguments: Sequence[Tensor]):
+        self.arguments, self.places = arguments, changes and changes(*arguments)
+        self.before = [tensor[rows] for tensor, rows in self.places or ()]
+
+    def of(self, way: Function) -> Function:
+        """The way as a function of the arguments that returns the rows that it changed."""
+        if self.places is None:
+            return way
+
+        def changed(*arguments: Tensor) -> list[Tensor]:
+            self.put_back()
+            way(*arguments)
+            return [tensor[rows] for tensor, rows in self.places]
+
+        return changed
+
+    def put_back(self) -> None:
+        for (tensor, rows), values in zip(self.places or (), self.before, strict=True):
+            tensor[rows] = values
+
+    def timed(self, way: Function) -> Function:
+        """The way; no outputs of one that changes its tensors, which are not to be poisoned."""
+        return way if self.places is None else lambda *arguments: (way(*arguments), ())[1]
+
+    def judged(self, judge: Callable[[Outputs], bool], way: Function) -> Callable[[Outputs], bool]:
+        return judge if self.places is None else lambda _: judge(self.of(way)(*self.arguments))
 
 
 def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, what: str) -> Times:

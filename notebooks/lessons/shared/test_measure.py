@@ -100,6 +100,31 @@ def test_nothing_is_recorded_yet(gpu, capsys):
         ask(ways=RIGHT | {"wrong": lambda x: x + 2}, small=3)
 
 
+def test_ways_that_change_their_tensors(gpu, capsys):
+    table = torch.ones(5, 2)
+
+    def add(table, rows):
+        table.index_add_(0, rows, table.new_ones(len(rows), 2))
+
+    def twice(table, rows):
+        add(table, rows), add(table, rows)
+
+    def waits(table, rows):
+        table[rows] += rows.float().add(1).sign().tolist()[0]
+
+    asked = ("99", "rows", [2], lambda n: (table, torch.arange(n)), {"add": add, "twice": twice, "waits": waits})
+    changes = {"changes": lambda table, rows: [(table, rows)]}
+    for calls, what in ((0, "on the GPU"), (1, "from call to result")):
+        measure(*asked, **changes, calls=calls)
+        first, _, *lines = capsys.readouterr().out.splitlines()
+        assert what in first
+        assert ["FAILED: the result is wrong" in line for line in lines] == [False, True, False]
+    assert (table[2:] == 1).all()
+    gpu.off()
+    with pytest.raises(AssertionError, match="twice: the result is wrong"):
+        measure(*asked, **changes, small=2)
+
+
 def test_what_is_faster(capsys):
     spreads = {"a": (1.0, 1.1, 1.2), "b": (1.3, 1.4, 1.5), "c": (1.15, 1.2, 1.3), "d": (1.401, 1.41, 1.42)}
     names = ("us_p20", "us_p50", "us_p80")
