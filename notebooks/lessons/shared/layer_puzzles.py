@@ -106,6 +106,8 @@ def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0
         hidden = "b1[1] is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
         last = "b2[2] is Inf, and its sigmoid is 1. From z = 89 on e^z is infinite, and Inf / Inf is NaN: use e^-z."
         return {WITH_NAN: NAN, WITH_INF: hidden, WITH_MORE: last}[rows]
+    if between % STEP:
+        return f"N1 = {between}: the last chunk stands out by {-between % STEP} columns, which must add 0 to the sums."
     if between <= STEP and rows == ROWS:
         return "relu(x w1 + b1) of the chunk, times the chunk of w2; then b2, the sigmoid and the store."
     if between > STEP:
