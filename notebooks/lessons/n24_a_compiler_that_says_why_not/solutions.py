@@ -41,7 +41,7 @@ import copy
 
 
 def close(a, b):
-    return torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def shadow(backend, differs):

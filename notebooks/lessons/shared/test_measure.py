@@ -125,6 +125,30 @@ def test_ways_that_change_their_tensors(gpu, capsys):
         measure(*asked, **changes, small=2)
 
 
+def test_calls_from_python_are_timed_on_one_set_of_inputs(gpu, capsys):
+    made, asked = [], []
+
+    def inputs(n):
+        made.append(n)
+        return (torch.ones(n),)
+
+    def call_times(functions, calls, count):
+        asked.append((calls, count, [function().tolist() for function in functions.values()]))
+        return {number: [9.0] * count for number in functions}
+
+    gpu.call_times = call_times
+    gpu.keeps()
+    measure("99", "calls", [2], inputs, RIGHT, calls=50)
+    assert made == [2]
+    assert asked == [(50, module.BATCHES, [[2.0, 2.0], [2.0, 2.0]])]
+    printed = capsys.readouterr().out
+    assert "µs a call from Python: median" in printed
+    assert printed.count(" 9.0 µs (9.0 to 9.0)") == 2
+    gpu.off()
+    measure("99", "calls", [2], inputs, RIGHT, calls=50)
+    assert capsys.readouterr().out == printed.replace("MEASURED here", "RECORDED on")
+
+
 def test_what_is_faster(capsys):
     spreads = {"a": (1.0, 1.1, 1.2), "b": (1.3, 1.4, 1.5), "c": (1.15, 1.2, 1.3), "d": (1.401, 1.41, 1.42)}
     names = ("us_p20", "us_p50", "us_p80")
