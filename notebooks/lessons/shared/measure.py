@@ -3,8 +3,8 @@
     times = measure("15", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
     times.compare("yours", "eager", 65536)
 
-`waited` is for calls of which the host is a part: what a caller waits for. `lecture.py NN --record` keeps what the cells
-of a notebook measure, in traces/results/<gpu>/lecture_NN.json.
+`waited` is for calls of which the host is a part: what a caller waits for.
+`lecture.py NN --record` keeps what the cells of a notebook measure, in traces/results/<gpu>/lecture_NN.json.
 """
 
 from __future__ import annotations
