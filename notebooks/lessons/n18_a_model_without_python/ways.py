@@ -36,6 +36,29 @@ def package_in(folder: Path) -> Callable[[Tensor, Tensor], Tensor]:
     return loaded
 
 
+def caller(prepared: Callable, make: Callable[[], Callable], graph: bool = False) -> Callable[..., Tensor]:
+    """A function from a request to its answer, both of the CPU, by what make() gives, a function of tensors on the GPU.
+
+    prepared(function, request, graph) → (pinned tensors for a request, one for its answer, what launches, the CUDA
+    graph or None) is called for each new number of rows.
+    """
+    ready = {}  # by the number of rows
+
+    @torch.inference_mode()
+    def call(*request: Tensor) -> Tensor:
+        rows = len(request[0])
+        if rows not in ready:
+            ready[rows] = prepared(make(), request, graph)
+        pinned, answer, launch, captured = ready[rows]
+        for to, tensor in zip(pinned, request, strict=True):
+            to.copy_(tensor)
+        captured.replay() if graph else launch()
+        torch.cuda.current_stream().synchronize()
+        return answer
+
+    return call
+
+
 class InCpp:
     """run_exported: a process that answers a request, and then the same one again and again, to be timed.
 
@@ -65,6 +88,7 @@ class InCpp:
         return self._us
 
 
+@torch.inference_mode()
 def kernels_of(make: Callable[[], Callable], request: Sequence[Tensor]) -> int | str:
     """How many kernels a call of what make() gives launches on the GPU; or why it cannot be said."""
     try:
@@ -75,4 +99,5 @@ def kernels_of(make: Callable[[], Callable], request: Sequence[Tensor]) -> int |
             torch.cuda.synchronize()
     except Exception as error:
         return failure(error)
-    return sum(event.count for event in profiler.key_averages() if event.self_device_time_total)
+    events = [event for event in profiler.key_averages() if event.self_device_time_total]
+    return sum(event.count for event in events if not event.key.startswith("Mem"))  # but for copies and fills
