@@ -9,6 +9,7 @@ table, state [R, D]; keys [N] row numbers, sorted; order [N] where each stood; g
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -204,6 +205,11 @@ def solution(name: str) -> Callable:
     """The reader's kernel of this puzzle if it has passed, or else the lesson's."""
     if name in JUDGE.solved:
         return JUDGE.solved[name]
+    return _lessons(name)
+
+
+@functools.cache  # a call that is timed is not to read it anew
+def _lessons(name: str) -> Callable:
     right = answers.solutions(Path(__file__).parent)
     text = "\n\n\n".join(right[each].source.partition("\n\n\nsolved")[0] for each in ("tiles", name))
     kernel = re.findall(r"^def (\w+)", text, re.M)[-1]
