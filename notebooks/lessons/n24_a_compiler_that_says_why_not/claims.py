@@ -26,8 +26,8 @@ def _lost() -> tuple:
 
 claim(
     NOTEBOOK,
-    "By replays and by plain calls the backend is slower in no cell. By `reduce-overhead` it loses {} of {}, up to {} "
-    "rows, the largest that were timed so. These calls wait for the host: in each of the cells that it loses so, the "
-    "replay of our form is the faster one.",
+    "By replays and by plain calls the backend is slower in no cell beyond the spread, which is wide for calls. By "
+    "`reduce-overhead` it loses {} of {}, up to {} rows, the largest that were timed so. These calls wait for the "
+    "host: in each of the cells that it loses so, the replay of our form is the faster one.",
     _lost,
 )
