@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -130,8 +131,11 @@ def measure(
         return recorded
     cell = _cell()
     cell.rows.clear()
+    keeps = bool(os.environ.get(FOLDER))
     for size, argument in sizes.items():
-        with cell.caught(part, name="inputs", size=size):
+        # What is kept is stored too, and a traceback or a warning has this machine's paths.
+        elsewhere = redirect_stderr(sys.__stderr__) if keeps else nullcontext()
+        with elsewhere, cell.caught(part, name="inputs", size=size):
             if "torch._dynamo" in sys.modules:
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
@@ -145,7 +149,6 @@ def measure(
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
-    keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
     rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
     times = Times(rows, _about("MEASURED here", head, what), unit)
