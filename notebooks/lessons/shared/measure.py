@@ -3,6 +3,7 @@
     times = measure("15", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
     times.compare("yours", "eager", 65536)
 
+`waited` is for calls of which the host is a part: what a caller waits for.
 `lecture.py NN --record` keeps what the cells of a notebook measure, in traces/results/<gpu>/lecture_NN.json.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.measure import records as files
-from lessons.shared.experiment import PERCENTILES, VERSIONS, Experiment, Outputs, Way, tensors
+from kernels.measure.clock import percentiles
+from lessons.shared.experiment import PERCENTILES, VERSIONS, WRONG, Experiment, Outputs, Way, failure, tensors
 from lessons.shared.records import apart, gb_per_s, tflop_per_s
 from model.profiling.recording import today
 
@@ -29,7 +32,10 @@ FOLDER = "LECTURE_RECORD"  # the variable in which lecture.py --record says wher
 COPY = "copy"  # the name of the yardstick's row
 BATCHES = 15  # of calls from Python
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
+ON_GPU, WAITED = "on the GPU", "that the caller waits"  # what a time is
+US = tuple(f"us_{name}" for name in PERCENTILES)
 Function = Callable[..., Outputs]
+Changes = Callable[..., Sequence[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,8 @@ def _cell() -> _Cell:
 def measure(
     notebook: str, part: str, sizes: Iterable | Mapping, inputs: Callable[..., Sequence[Tensor]],
     ways: Mapping[str, Function], *, moved: Callable[..., int] | None = None, flops: Callable[..., int] | None = None,
-    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None, calls: int = 0,
+    right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None,
+    changes: Changes | None = None, calls: int = 0,
 ) -> Times:
     """Time ways to one result at each size, on the GPU: replays of CUDA graphs by turns, the L2 swept before each, a
     graph's calls on different sets of inputs. Without a GPU print what was recorded of these ways at these sizes.
@@ -113,47 +120,136 @@ def measure(
     moved, flops: of a set of tensors the bytes that must move, and the FLOPs: rates stand beside the times then.
     right: function(*tensors) → the right result; without it the first way's. tolerance: a part of the largest number.
     small: the size at which, without a GPU, each way runs once, uncompiled, and must be right (AssertionError).
+    changes: of ways that write into their tensors: function(*tensors) → (a tensor, which of its rows change) for each.
+        What is judged is these rows, which are put back before.
     calls: in place of replays, time calls from Python on one set of inputs: so many in a row, of which the last is
-    waited for.
+        waited for.
 
     A way that fails, or gives a wrong result, is a row that says so, without a time.
     """
     sizes = dict(sizes) if isinstance(sizes, Mapping) else {size: size for size in sizes}
-    what = "a call from Python" if calls else "on the GPU"
+    what = {0: ON_GPU, 1: "from call to result"}.get(calls, "a call from Python")
     right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit, what)
     if runtime.device().type != "cuda":
         if small is not None:
-            judge = _judge(right, arguments := inputs(small), tolerance)
+            rows = _Rows(changes, arguments := inputs(small))
+            judge = _judge(rows.of(right), arguments, tolerance)
             for name, way in ways.items():
                 way = getattr(way, "_orig_mod", getattr(way, "_torchdynamo_orig_callable", way))
-                assert judge(way(*arguments)), f"{name}: the result is wrong"
+                assert judge(rows.of(way)(*arguments)), f"{name}: the result is wrong"
         recorded.show()
         return recorded
     cell = _cell()
     cell.rows.clear()
-    keeps = bool(os.environ.get(FOLDER))
     for size, argument in sizes.items():
         # What is kept is stored too, and a traceback or a warning has this machine's paths.
-        elsewhere = redirect_stderr(sys.__stderr__) if keeps else nullcontext()
+        elsewhere = redirect_stderr(sys.__stderr__) if os.environ.get(FOLDER) else nullcontext()
         with elsewhere, cell.caught(part, name="inputs", size=size):
             if "torch._dynamo" in sys.modules:
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
             counts = {name: int(of(*first)) for name, of in (("bytes", moved), ("flops", flops)) if of}
-            judge = _judge(right, first, tolerance)
+            rows = _Rows(changes, first)
+            judge = _judge(rows.of(right), first, tolerance)
             count = max(LEAST_SETS, cell.sets(counts.get("bytes") or sum(tensor.nbytes for tensor in first)))
             sets = [first, *(inputs(argument) for _ in range(0 if calls else count - 1))]
-            made = [Way({"name": name}, [partial(way, *each) for each in sets], judge) for name, way in ways.items()]
+            timed = [
+                Way({"name": name}, [partial(rows.timed(way), *each) for each in sets], rows.judged(judge, way))
+                for name, way in ways.items()
+            ]
             clock = partial(cell.call_times, calls=calls, count=BATCHES) if calls else None
-            cell.compare(part, made, captured=not calls, clock=clock, size=size, **counts)
+            cell.compare(part, timed, captured=not calls, clock=clock, size=size, **counts)
+            rows.put_back()
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
+    return _told(notebook, part, cell.rows, recorded, what)
+
+
+def waited(
+    notebook: str, part: str, sizes: Iterable, inputs: Callable[..., Sequence[Tensor]], ways: Mapping[str, Function],
+    right: Function, *, off: float, unit: str = "rows", calls: int = 2000,
+) -> Times:
+    """Time what a caller waits for, on a machine with a GPU: so many calls of each way, by turns, from tensors of the
+    CPU to a tensor of the CPU. Without a GPU print what was recorded.
+
+    inputs(size) → a new set of tensors: each way is called with one, and judged and timed with another. right: the
+    right result; a way's may be `off` by so much. A way with a method `us` is a program of its own, which says what its
+    calls took when it was called: (p20, p50, p80).
+    """
+    recorded = _recorded(notebook, part, dict.fromkeys(sizes), ways, unit, WAITED)
+    if runtime.device().type != "cuda":
+        recorded.show()
+        return recorded
+    rows, batches = [], 10
+    for size in sizes:
+        first, arguments, samples = inputs(size), inputs(size), {}
+        want = right(*arguments)
+        for name, way in ways.items():
+            row = {"part": part, "size": size, "name": name, "match": "ok"}
+            rows.append(row)
+            try:
+                for _ in range(0 if hasattr(way, "us") else 5):  # compiles, captures
+                    way(*first)
+                answer = way(*arguments)
+                if answer.shape != want.shape or not torch.allclose(answer, want, rtol=0.0, atol=off):
+                    row["match"] = WRONG
+                elif hasattr(way, "us"):
+                    row |= dict(zip(US, way.us(), strict=True))
+                else:
+                    samples[name] = row, []
+            except Exception as error:  # the other ways are measured all the same
+                row["match"] = failure(error)
+        for _ in range(batches):
+            for name, (_, own) in samples.items():
+                for _ in range(calls // batches):
+                    start = time.perf_counter()
+                    ways[name](*arguments)
+                    own.append(1e6 * (time.perf_counter() - start))
+        for row, own in samples.values():
+            row |= dict(zip(US, percentiles(own), strict=True))
+    return _told(notebook, part, rows, recorded, WAITED)
+
+
+def _told(notebook: str, part: str, measured: Sequence[Mapping], recorded: Times, what: str) -> Times:
+    """What was measured here, which is kept if it is to be, and shown."""
+    keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
-    rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
-    times = Times(rows, _about("MEASURED here", head, what), unit)
+    rows = _keep(notebook, part, head, measured) if keeps else list(measured)
+    times = Times(rows, _about("MEASURED here", head, what), recorded.unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
+
+
+class _Rows:
+    """What ways change of the tensors that they are given, if they return nothing."""
+
+    def __init__(self, changes: Changes | None, arguments: Sequence[Tensor]):
+        self.arguments, self.places = arguments, changes and changes(*arguments)
+        self.before = [tensor[rows] for tensor, rows in self.places or ()]
+
+    def of(self, way: Function) -> Function:
+        """The way as a function of the arguments that returns the rows that it changed."""
+        if self.places is None:
+            return way
+
+        def changed(*arguments: Tensor) -> list[Tensor]:
+            self.put_back()
+            way(*arguments)
+            return [tensor[rows] for tensor, rows in self.places]
+
+        return changed
+
+    def put_back(self) -> None:
+        for (tensor, rows), values in zip(self.places or (), self.before, strict=True):
+            tensor[rows] = values
+
+    def timed(self, way: Function) -> Function:
+        """The way; no outputs of one that changes its tensors, which are not to be poisoned."""
+        return way if self.places is None else lambda *arguments: (way(*arguments), ())[1]
+
+    def judged(self, judge: Callable[[Outputs], bool], way: Function) -> Callable[[Outputs], bool]:
+        return judge if self.places is None else lambda _: judge(self.of(way)(*self.arguments))
 
 
 def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, what: str) -> Times:
