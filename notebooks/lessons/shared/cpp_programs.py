@@ -1,4 +1,4 @@
-"""The C++ programs of the lesson: built where what they need is here, and started."""
+"""The C++ programs of model/serving: built where what they need is here, and started."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from pathlib import Path
 
 from lessons.shared.commands import ROOT, CommandFailed, environment, here, shell
 
-FOLDER = Path("build/lesson18")  # of all that the lesson writes, below ROOT
+BUILD = (
+    "cmake -S model/serving/cpp -B build/serving -G Ninja "
+    '-DCMAKE_PREFIX_PATH=$(python -c "import torch; print(torch.utils.cmake_prefix_path)") '
+    "&& cmake --build build/serving"
+)
 
 
-def build_runner(command: str) -> bool:
-    """Whether the command built run_exported. Where something for it or for serve_exported is missing, it says what."""
+def build_runner(folder: Path, command: str = BUILD) -> bool:
+    """Whether the command built run_exported; its log goes to the folder, below ROOT. Where something for it or for
+    serve_exported is missing, it says what."""
     for program in ("cmake", "ninja", "g++"):
         if not shutil.which(program, path=environment()["PATH"]):
             print(f"{program} is not here: the C++ programs are not built, and what follows of them is left out.")
             return False
+    (ROOT / folder).mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    log = ROOT / FOLDER / "build.log"
+    log = ROOT / folder / "build.log"
     try:
-        shell(f"({command}) > {FOLDER}/build.log 2>&1")
+        shell(f"({command}) > {folder}/build.log 2>&1")
     except CommandFailed:
         missing = re.findall(r"Could NOT find (\w+)", log.read_text())
         print(f"Not built, for want of {', '.join(missing) or 'what build.log says'}; its part below is left out.")
