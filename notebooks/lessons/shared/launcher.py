@@ -67,14 +67,14 @@ def _arch() -> int:
 def registers(source: Source, arch: int = 90) -> tuple[int, int] | None:
     """Registers of a thread, and bytes of its stack, where what does not fit is spilled, as the compiled kernel has
     them; None: there is no compiler, or no cuobjdump. It takes no GPU."""
-    cubin = _cubin(source, arch)
-    text = cubin and machine_code.tool("cuobjdump", ["--dump-resource-usage"], cubin)
+    image = cubin(source, arch)
+    text = image and machine_code.tool("cuobjdump", ["--dump-resource-usage"], image)
     found = text and re.search(r"REG:(\d+) STACK:(\d+)", text)
     return found and (int(found[1]), int(found[2]))
 
 
-def _cubin(source: Source, arch: int) -> bytes | None:
-    """By NVRTC, or else by nvcc."""
+def cubin(source: Source, arch: int = 90) -> bytes | None:
+    """The compiled source, by NVRTC, or else by nvcc; None: there is no compiler."""
     if not nvrtc.why_not():
         return Path(nvrtc.compiled(nvrtc.Kernel(source, arch)).path).read_bytes()
     if not runtime.nvcc():

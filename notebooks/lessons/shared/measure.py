@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -102,7 +103,16 @@ class _Cell(Experiment):
 
 @cache
 def _cell() -> _Cell:
+    _hide_choices()
     return _Cell(runtime.device())
+
+
+def _hide_choices() -> None:
+    """Inductor does not tell on stderr of each product that max-autotune tries."""
+    from torch._inductor import config, select_algorithm
+
+    select_algorithm.PRINT_AUTOTUNE = config.max_autotune_report_choices_stats = False
+    logging.getLogger(select_algorithm.__name__).setLevel(logging.CRITICAL)
 
 
 def measure(
