@@ -3,7 +3,6 @@
     times = measure("15", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
     times.compare("yours", "eager", 65536)
 
-`waited` is for calls of which the host is a part: what a caller waits for.
 `lecture.py NN --record` keeps what the cells of a notebook measure, in traces/results/<gpu>/lecture_NN.json.
 """
 
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,16 +20,13 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.measure import records as files
-from kernels.measure.clock import percentiles
-from lessons.shared.experiment import PERCENTILES, VERSIONS, WRONG, Experiment, Outputs, Way, failure, tensors
+from lessons.shared.experiment import PERCENTILES, VERSIONS, Experiment, Outputs, Way, tensors
 from lessons.shared.records import apart, gb_per_s, tflop_per_s
 from model.profiling.recording import today
 
 FOLDER = "LECTURE_RECORD"  # the variable in which lecture.py --record says where rows are kept
 COPY = "copy"  # the name of the yardstick's row
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
-ON_GPU, WAITED = "on the GPU", "that the caller waits"  # what a time is
-US = tuple(f"us_{name}" for name in PERCENTILES)
 Function = Callable[..., Outputs]
 
 
@@ -145,65 +140,15 @@ def measure(
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
-    return _told(notebook, part, cell.rows, recorded, ON_GPU)
-
-
-def waited(
-    notebook: str, part: str, sizes: Iterable, inputs: Callable[..., Sequence[Tensor]], ways: Mapping[str, Function],
-    right: Function, *, off: float, unit: str = "rows", calls: int = 2000,
-) -> Times:
-    """Time what a caller waits for, on a machine with a GPU: so many calls of each way, by turns, from tensors of the
-    CPU to a tensor of the CPU. Without a GPU print what was recorded.
-
-    inputs(size) → a new set of tensors: each way is called with one, and judged and timed with another. right: the
-    right result; a way's may be `off` by so much. A way with a method `us` is a program of its own, which says what its
-    calls took when it was called: (p20, p50, p80).
-    """
-    recorded = _recorded(notebook, part, dict.fromkeys(sizes), ways, unit, WAITED)
-    if runtime.device().type != "cuda":
-        recorded.show()
-        return recorded
-    rows, batches = [], 10
-    for size in sizes:
-        first, arguments, samples = inputs(size), inputs(size), {}
-        want = right(*arguments)
-        for name, way in ways.items():
-            row = {"part": part, "size": size, "name": name, "match": "ok"}
-            rows.append(row)
-            try:
-                for _ in range(0 if hasattr(way, "us") else 5):  # compiles, captures
-                    way(*first)
-                answer = way(*arguments)
-                if answer.shape != want.shape or not torch.allclose(answer, want, rtol=0.0, atol=off):
-                    row["match"] = WRONG
-                elif hasattr(way, "us"):
-                    row |= dict(zip(US, way.us(), strict=True))
-                else:
-                    samples[name] = row, []
-            except Exception as error:  # the other ways are measured all the same
-                row["match"] = failure(error)
-        for _ in range(batches):
-            for name, (_, own) in samples.items():
-                for _ in range(calls // batches):
-                    start = time.perf_counter()
-                    ways[name](*arguments)
-                    own.append(1e6 * (time.perf_counter() - start))
-        for row, own in samples.values():
-            row |= dict(zip(US, percentiles(own), strict=True))
-    return _told(notebook, part, rows, recorded, WAITED)
-
-
-def _told(notebook: str, part: str, measured: Sequence[Mapping], recorded: Times, how: str) -> Times:
-    """What was measured here, which is kept if it is to be, and shown."""
     keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
-    rows = _keep(notebook, part, head, measured) if keeps else list(measured)
-    times = Times(rows, _about("MEASURED here", head, how), recorded.unit)
+    rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
+    times = Times(rows, _about("MEASURED here", head), unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
 
 
-def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, how: str = ON_GPU) -> Times:
+def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str) -> Times:
     """What was kept of these ways at these sizes, the H200's or, if it has none, another GPU's."""
     paths = files.recorded_files(f"lecture_{notebook}.json")
     for path in sorted(paths, key=lambda path: path.parent.name != files.README_GPU):
@@ -211,7 +156,7 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
         rows = [row for row in record["rows"] if row["part"] == part and not row["match"].startswith("FAILED")]
         if not rows:
             continue
-        about = [_about("RECORDED on", record, how)]
+        about = [_about("RECORDED on", record)]
         for wanted, label in ((sizes, "size"), (ways, "name")):
             known = dict.fromkeys(row[label] for row in rows if row["name"] != COPY)
             if missing := [_shown(each) for each in wanted if each not in known]:
@@ -221,9 +166,9 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
     return Times((), f"{part}: not recorded yet. On a GPU this cell measures it.", unit)
 
 
-def _about(how: str, head: Mapping, what: str) -> str:
+def _about(how: str, head: Mapping) -> str:
     versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "CUDA"))
-    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs {what}: median (20th to 80th percentile)"
+    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs on the GPU: median (20th to 80th percentile)"
 
 
 def _keep(notebook: str, part: str, head: Mapping, rows: Sequence[Mapping]) -> list[dict]:
