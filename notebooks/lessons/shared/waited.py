@@ -3,7 +3,7 @@
     times = waited("18", "fp32", [1, 2048], requests, {"eager": eager, "in C++": program}, right=eager, off=1e-5)
     times.compare("in C++", "eager", 1)
 
-As `measure` does it for the GPU's part, it is kept by `lecture.py NN --record`, in lecture_NN.json, and shown elsewhere.
+As those of `measure`, rows are kept by `lecture.py NN --record`, in lecture_NN.json, and shown elsewhere.
 """
 
 from __future__ import annotations
@@ -96,4 +96,5 @@ def _recorded(notebook: str, part: str, sizes: Sequence[int], ways: Mapping, uni
 
 def _about(how: str, head: Mapping) -> str:
     versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "CUDA"))
-    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs that the caller waits: median (20th to 80th percentile)"
+    what = "µs that the caller waits: median (20th to 80th percentile)"
+    return f"{how}: {head['GPU']}, {head['date']}, {versions}. {what}"
