@@ -30,7 +30,8 @@ OP, APART, PAIRS = "lookup_interact", "embedding_bags_apart", "dot_interaction"
 @pytest.fixture
 def few_rows_are_many(monkeypatch):
     """And products are on tensor cores, by which one kernel is faster in training, too."""
-    monkeypatch.setattr(choice, "LEAST_ROWS", 4)
+    measured = choice.measured_least
+    monkeypatch.setattr(choice, "measured_least", lambda *of: 4 if (found := measured(*of)) == 2048 else found)
     monkeypatch.setattr("kernels.compiler.mlp.choice.float32_products", lambda: "tf32")
 
 

@@ -17,17 +17,19 @@ from torch.overrides import TorchFunctionMode
 EPS = 2.0**-10  # tf32's distance from 1 to the next number
 
 
-def rounded(x: Tensor) -> Tensor:
-    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype.
+def rounded(x: Tensor, grid: float = 1.0) -> Tensor:
+    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype. grid: so
+    many times x is rounded, and divided again: another draw of the same errors.
 
     What lies halfway between two numbers becomes the even one by cvt.rn.tf32.f32, which a GPU has from sm_90 on, and
     else the one that is further from zero.
     """
-    single = x.float()
+    single = (x * grid if grid != 1.0 else x).float()
     bits = single.view(torch.int32)
     even = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     half = 0xFFF + (bits >> 13 & 1) if even else 0x1000
-    return torch.where(single.isfinite(), (bits + half & -0x2000).view(torch.float32), single).to(x.dtype)
+    near = torch.where(single.isfinite(), (bits + half & -0x2000).view(torch.float32), single).to(x.dtype)
+    return near / grid if grid != 1.0 else near
 
 
 class _Linear(torch.autograd.Function):
@@ -62,6 +64,23 @@ class RoundedProducts(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear:
             return _linear(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class AllRounded(TorchFunctionMode):
+    """Within it F.linear of several outputs and a @ b round their operands, on a grid as `rounded` has it; forward
+    alone."""
+
+    def __init__(self, grid: float = 1.0) -> None:
+        super().__init__()
+        self._grid = grid
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.linear and len(args[1]) > 1:
+            x, weight, *bias = args
+            return func(rounded(x, self._grid), rounded(weight, self._grid), *bias, **(kwargs or {}))
+        if func is Tensor.matmul:
+            return func(*(rounded(factor, self._grid) for factor in args))
         return func(*args, **(kwargs or {}))
 
 

@@ -139,9 +139,10 @@ def found(one: interaction.Interaction, looked_up: LookUps) -> Found:
     features, trains = one.count - 1, wants_gradient(dense, tables, out)
     shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device
     # A guard on the number of rows is had where all else holds alone.
-    least = choice.least_rows(one.width, trains)
-    why = choice.why_in_two(least, *shape) or choice.why_in_two(measured(value(dense).shape[0], least), *shape)
-    if why:
+    least = choice.least_rows(*shape)
+    if isinstance(least, str):
+        raise Miss(least, out)
+    if why := choice.why_in_two(measured(value(dense).shape[0], least), *shape):
         raise Miss(why, out)
     form = runs("cuda", out)
     heights, columns = looked_up.heights, one.columns

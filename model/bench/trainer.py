@@ -31,19 +31,19 @@ IMPLEMENTATIONS = {
 class Trainer:
     """An implementation at its beginning: the same weights for all of them.
 
-    precision: of matrix products, which `model.device.settings` sets too, where it is tf32.
+    precision: of matrix products, which `model.device.settings` sets too, where it is tf32. rate: else the rule's.
     floor: bytes of the tables and their optimizer's state.
     """
 
     def __init__(
         self, name: str, rule: TableOptimizer, shape: DLRMConfig, rows: int, device: torch.device,
-        precision: Precision = Precision.FP32,
+        precision: Precision = Precision.FP32, rate: float = 0.0,
     ):
         changes, compiled, graph = IMPLEMENTATIONS[name]
         shape = replace(shape, **changes)
         mlps = Optimizer.SGD if rule is TableOptimizer.SGD else Optimizer.ADAGRAD
         settings = TrainConfig(
-            mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0, precision=precision, batch_size=rows
+            mlps, rate or RATES[rule], rule, rate or RATES[rule], weight_decay=0.0, precision=precision, batch_size=rows
         )
         self.peak = Peak(device)
         torch.manual_seed(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import torch
 
@@ -16,6 +17,9 @@ from .tile import Tiles
 
 MOST_WEIGHTS, MOST_SHARED_WEIGHTS = 4 << 20, 8 << 20  # bytes of all layers, by tiles and by clusters that share them
 MANY = 1 << 31  # rows, where their number is not known
+# µs of a captured step of `main` in tf32 by SGD on an H200, by the tiles that a pair of multiprocessors takes: with a
+# forward in parts, and with dlrm_forward_kept; of 2,048 and 512 rows (a tile takes as long), and of 16,384.
+KEPT = {1: ((176.2, 151.3), (123.7, 101.3)), 8: ((817.5, 850.6),)}
 
 
 def why_in_parts(design: Shape | Tiles) -> str:
@@ -62,21 +66,17 @@ def why_not_kept(bottom_widths: str, top_widths: str, features: int, device: tor
 @functools.lru_cache(maxsize=1024)
 def is_faster_kept(bottom_widths: str, top_widths: str, features: int, rows: int, device: torch.device) -> bool:
     """Whether a training step's forward is faster by dlrm_forward_kept than by its parts: there is such a kernel, and
-    no pair of multiprocessors takes a second tile of the rows, for which it reads all its weights once more.
-
-    On an H200, µs of a captured step of `main` in tf32 by SGD, parts / one kernel, and of the kernel alone with the
-    weights' launch:
-
-        rows                512               2,048             16,384
-        step           123.7 / 101.3     176.2 / 151.3     817.5 / 850.6
-        kernel                  26.3              26.3             187.1
-
-    Not measured: two to seven tiles a pair, which take parts; fewer than 512 rows, of which a tile takes as long; other
-    models.
-    """
+    KEPT has it faster for so many tiles a pair, and for every smaller number that was measured. For each tile a pair
+    reads all its weights once more. Other models than `main` were not measured."""
     if why_not_kept(bottom_widths, top_widths, features, device):
         return False
-    return cdiv(rows, PAIR_ROWS) <= resident_pairs(multiprocessors(device))
+    tiles = cdiv(rows, PAIR_ROWS)
+    return 0 < tiles <= _most_tiles_kept() * resident_pairs(multiprocessors(device))
+
+
+def _most_tiles_kept() -> int:
+    faster = itertools.takewhile(lambda tiles: all(one < parts for parts, one in KEPT[tiles]), sorted(KEPT))
+    return max(faster, default=0)
 
 
 def fits(*model) -> bool:

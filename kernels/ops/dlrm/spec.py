@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec
+from ...check.comparison import double
 from ...check.tf32 import EPS as TF32_EPS
+from ...check.tf32 import AllRounded, rounded
 from ..fused_mlp.packing import copied, views
-from .eager import dlrm_forward, dlrm_forward_kept
+from .eager import PAD_TO, dlrm_forward, dlrm_forward_kept
 
 HEIGHTS = (37, 1, 8, 100)
 # Widths of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
@@ -100,12 +102,31 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 @dataclass(frozen=True)
 class Layers:
     """An error of k · eps of the magnitude: what comes out with absolute values everywhere, where an activation gives
-    |z| + 1, which is more than any gives, and grows as fast as any. A quarter of that for tf32 and halves: roundings of
-    many numbers, up and down, make most of the error, and not sums."""
+    |z| + 1, which is more than any gives, and grows as fast as any.
+
+    That grows by the sums of absolute values, layer by layer: with tf32 and halves, of which TILED are computed, it is
+    thousands of times what any kernel is off by. There an error is at most TIMES the largest that rounding makes: of
+    all operands to tf32, on GRIDS, for one row has one `out`, whose own error may be nothing. A half's roundings are
+    coarser by its eps.
+    """
 
     k: float = 8.0
+    TIMES = 4
+    GRIDS = (1.0, 1.25, 1.5, 1.75)
 
     def errors(self, reference, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        (worst,) = self.worst(call)
+        eps = torch.finfo(call.tensors[0].dtype).eps
+        if eps < TF32_EPS and call.options[-1] != "tf32":
+            return [worst]
+        most = torch.zeros_like(worst)
+        for (own,) in self.rounded(lambda *arguments: (dlrm_forward(*arguments),), call):
+            _take_largest(most, own, exact[0])
+        times = self.TIMES * max(1.0, eps / TF32_EPS)
+        return [torch.minimum(worst, times * most.max()) if most.numel() else worst]
+
+    def worst(self, call: Call) -> list[Tensor]:
+        """What it may be off by, by the magnitude alone."""
         absolute = call.map(lambda tensor: tensor.double().abs() if tensor.is_floating_point() else tensor)
         tensors = [
             [bias + 1 for bias in value] if name.endswith("_biases") else value
@@ -116,6 +137,19 @@ class Layers:
         if call.options[-1] == "tf32":
             eps = max(eps, TF32_EPS)
         return [(self.k / 4 if eps >= TF32_EPS else self.k) * eps * size]
+
+    def rounded(self, reference: Callable, call: Call) -> Iterator[Sequence[Tensor]]:
+        """The reference's results in float64, the operands of its products rounded to tf32, on each of GRIDS."""
+        arguments = call.map(double).arguments()
+        for grid in self.GRIDS:
+            with AllRounded(grid):
+                yield reference(*arguments)
+
+
+def _take_largest(most: Tensor, own: Tensor, exact: Tensor) -> None:
+    """most becomes what own is off by, where that is more, and finite."""
+    error = (own - exact).abs()
+    torch.maximum(most, torch.where(error.isfinite(), error, 0.0), out=most)
 
 
 NAMES = (
@@ -160,15 +194,33 @@ def _kept_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class Kept(Layers):
-    """As Layers has it in tf32, of each output."""
+    """The same of each output, layer by layer. What the next product takes is kept as it takes it, or as it was."""
+
+    TIMES = 3
 
     def errors(self, reference, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        bounds = [torch.zeros_like(value) for value in exact]
+        for grid, (out, *kept) in zip(self.GRIDS, self.rounded(dlrm_forward_kept, call), strict=True):
+            for most, own, value in zip(bounds, (out, *(rounded(part, grid) for part in kept)), exact, strict=True):
+                _take_largest(most, own, value)
+        for most, columns in zip(bounds, _layers_of(call), strict=True):
+            for layer in most.split(columns, 1):
+                layer.fill_(self.TIMES * layer.max() if layer.numel() else 0.0)
+        return [torch.minimum(worst, most) for worst, most in zip(self.worst(call), bounds, strict=True)]
+
+    def worst(self, call: Call) -> list[Tensor]:
         absolute = call.map(lambda tensor: tensor.double().abs() if tensor.is_floating_point() else tensor)
         for buffer, widths in zip(absolute.tensors[3:], call.options, strict=False):
             for _, bias in views(buffer, widths):
                 bias += 1
         sizes = dlrm_forward_kept(*absolute.tensors, *call.options[:2], *["identity"] * 4)
         return [self.k / 4 * TF32_EPS * size for size in sizes]
+
+
+def _layers_of(call: Call) -> list[list[int]]:
+    """The columns of each output, layer by layer; vector 0 and the pairs, and what these are filled up with."""
+    (_, *bottom, width), (inputs, *top, outputs) = (map(int, widths.split("-")) for widths in call.options[:2])
+    return [[outputs], bottom, [width], [width, inputs - width, -inputs % PAD_TO], top]
 
 
 def _kept_cases(names: tuple[str, ...]) -> list[Case]:

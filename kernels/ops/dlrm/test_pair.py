@@ -18,6 +18,7 @@ from ... import runtime
 from ...check import Case, check
 from ...check.contract import DEVICE, Contract, every_backend, kernel_backend
 from ...device.launch import architecture
+from ...device.source_launch import Source
 from ...dispatch import nvrtc
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
@@ -221,6 +222,32 @@ class TestPairs(Contract):
 # ------------------------------------------------------------------------------------------------------ what it keeps
 
 
+# In which output it shows, and how: a line of pair.cuh, and what stands in its place.
+BROKEN = {
+    "out: the last bias is forgotten": ("activate<activation<6>>(sum + bias<6>(0))", "activate<activation<6>>(sum)"),
+    "out: half of the last layer's numbers": ("sum = reduce_lanes<Sum>(sum, 32);", "sum = reduce_lanes<Sum>(sum, 16);"),
+    "out: the last layer's numbers with a half's bits": (
+        "sum += widen(value) * kept(net.last_weights + k);",
+        "sum += __uint_as_float(__float_as_uint(widen(value)) & 0xffff0000u) * kept(net.last_weights + k);",
+    ),
+    "out: the sums of one block": (
+        "return own_sum<l>(i, output) + received<l>(i, output);", "return own_sum<l>(i, output);"
+    ),
+    "out: a step of k too few": ("panel < product.panels)", "panel < product.panels - 1)"),
+    "out: vectors of another row": (
+        "own().template multiply<m>(first + share", "own().template multiply<m>((first ^ 1) + share"
+    ),
+    "bottom_values: of another row": (
+        "keep_outputs<1>(values->bottom + layer<0>.outputs,", "keep_outputs<1>(values->bottom + layer<0>.outputs - 4,"
+    ),
+    "features: without the last pairs": ("features_columns>(layer<4>.from", "features_columns - 4>(layer<4>.from"),
+    "top_values: without the last bias": (
+        "values->top[row * top_columns + layer<4>.outputs + k] = value;",
+        "values->top[row * top_columns + layer<4>.outputs + k] = value - bias<5>(k);",
+    ),
+}
+
+
 class TestKept(Contract):
     op = "dlrm_forward_kept"
 
@@ -235,6 +262,22 @@ class TestKept(Contract):
     @every_backend
     def test_adversarial_cases(self, backend):
         check(self.op, self.function(backend), cases=self.cases(backend))
+
+    @kernel_backend
+    @pytest.mark.parametrize("broken", BROKEN)
+    def test_a_broken_kernel_is_rejected(self, backend, broken, monkeypatch):
+        line, wrong = BROKEN[broken]
+        kernel = (runtime.KERNELS / "ops/dlrm/pair.cuh").read_text().replace("#pragma once", "")
+        assert kernel.count(line) == 1
+        kernel = kernel.replace(line, wrong)
+
+        def source(design: Pairs) -> Source:
+            right = pairs_source(design)
+            return replace(right, text=right.text.replace('#include "ops/dlrm/pair.cuh"', kernel))
+
+        monkeypatch.setattr(cuda_launch, "pairs_source", functools.cache(source))
+        with pytest.raises(AssertionError, match=f"{broken.split()[0]} .* elements? (is|are) wrong"):
+            check(self.op, self.function(backend), cases=[Case((40, 3))])
 
     @kernel_backend
     def test_opcheck(self, backend):

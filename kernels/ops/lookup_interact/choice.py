@@ -1,6 +1,10 @@
-"""Whether a warp holds a row's vectors, and whether one kernel is then faster than look-ups and interaction in two."""
+"""Whether a warp holds a row's vectors, and whether one kernel is then faster than look-ups and interaction in two: by
+the times that were measured of both."""
 
 from __future__ import annotations
+
+import functools
+import itertools
 
 import torch
 from torch.compiler import is_compiling
@@ -10,8 +14,23 @@ from ...device.launch import architecture
 from ...tracing import constant_in_a_graph
 
 MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
-LEAST_ROWS, LEAST_WIDE_ROWS = 2048, 65536  # of a batch, with gradients of wide vectors: fewer were not measured
-LEAST_COLUMNS, MOST_COLUMNS, MOST_FULL_COLUMNS = 16, 128, 16  # of a vector, by tensor cores and in full float32
+# On an H200, 26 features, one id each, µs of two kernels and of one, by (whether tensor cores multiply, whether there
+# are gradients), width and rows: of tf32, and behind it of bfloat16 where that was measured. With gradients: forward
+# and vectors' gradients together, which one kernel looks up again and two have kept (lookup_interact.json in
+# traces/results/h200); of width 128 a training step of these rows (step_memory.json).
+MEASURED = {
+    (True, False): {
+        16: {2048: ((8.80, 4.79), (6.89, 4.02)), 65536: ((121.7, 57.1), (65.9, 37.3))},
+        64: {2048: ((15.0, 7.45),), 65536: ((317.0, 166.9),)},
+        128: {2048: ((24.2, 14.3),), 65536: ((603.3, 418.0),)},
+    },
+    (True, True): {
+        16: {2048: ((17.0, 9.54), (19.6, 8.51)), 65536: ((216.4, 141.4), (194.1, 105.2))},
+        128: {65536: ((6880.0, 6780.0), (5170.0, 4090.0))},
+    },
+    (False, False): {16: {2048: ((8.83, 5.95),), 65536: ((121.7, 91.0),)}},
+    (False, True): {16: {2048: ((17.0, 19.8),), 65536: ((216.6, 288.1),)}},
+}
 
 
 def fits(features: int, columns: int, dtype: torch.dtype, precision: str, device: torch.device) -> bool:
@@ -28,60 +47,56 @@ def why_in_two(
     """Why look-ups and interaction are two kernels of that many rows; "" where one is faster. bags: whether ids are
     bags; trains: whether there are gradients: then forward and gradients count together.
 
-    On an H200, 26 features, one id each, µs, two kernels / one (traces/results/h200/lookup_interact.json); gradients
-    are those of the vectors, which one kernel looks up again, and two have kept:
-
-                       2,048 rows                        65,536 rows
-        width 16       forward        gradients          forward          gradients
-        tf32            8.8 / 4.8      8.2 / 4.8         121.7 / 57.1      94.7 / 84.3
-        bfloat16        6.9 / 4.0     12.7 / 4.5          65.9 / 37.3     128.2 / 67.9
-        full float32    8.8 / 5.9      8.2 / 13.9        121.7 / 91.0      94.9 / 197.1
-        width 128
-        tf32           24.2 / 14.3                       603.3 / 418.0
-
-    A training step of 65,536 rows of width 128 (step_memory.json beside it) takes 6.88 ms / 6.78 in tf32, and 5.17 /
-    4.09 in bfloat16.
-
-    So full float32 has one kernel where there are no gradients: with them it would take longer than two. What was not
-    measured stays in two: fewer rows, with gradients of vectors wider than 16 fewer than 65,536, a number of rows that
-    is open while torch.compile or torch.export traces, other widths of full float32, widths below 16 or above 128, and
-    gradients of bags, whose ids are all looked up again. Not measured either, but fewer bytes: a forward of bags, fewer
-    features, and float32 tables under torch.autocast, which has two kernels write the vectors twice, as float32 and as
-    halves.
+    MEASURED decides. What was not measured stays in two: fewer rows than any, a number of rows that is open while
+    torch.compile or torch.export traces, widths beyond those that were measured, and gradients of bags, whose ids are
+    all looked up again. Between two numbers of rows, or two widths, it is as they are. Not measured either, but fewer
+    bytes: a forward of bags, fewer features, and float32 tables under torch.autocast, which has two kernels write the
+    vectors twice, as float32 and as halves.
     """
-    least = least_rows(columns, trains)
+    least = least_rows(features, columns, dtype, precision, bags, trains, device)
+    if isinstance(least, str):
+        return least
     is_many = rows >= least
     if is_compiling() or isinstance(rows, torch.SymInt):
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         is_many = statically_known_true(is_many)
-    if not is_many:
-        return f"one kernel of look-ups and interaction is for {least:,} rows and more"
-    return _why_of_any_rows(features, columns, dtype, precision, bags, trains, device)
-
-
-def least_rows(columns: int, trains: bool) -> int:
-    """The fewest rows for which one kernel may be faster than two."""
-    return LEAST_WIDE_ROWS if trains and columns > LEAST_COLUMNS else LEAST_ROWS
+    return "" if is_many else f"one kernel of look-ups and interaction is for {least:,} rows and more"
 
 
 @constant_in_a_graph
-def _why_of_any_rows(
+def least_rows(
     features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool, device: torch.device
-) -> str:
+) -> int | str:
+    """The fewest rows from which on one kernel is faster than two; or why it is for none."""
     if device.type == "cuda" and (reason := runtime.why_not("cuda", "cuda")):
         return f"its kernel does not run here: {reason}"
     if not fits(features, columns, dtype, precision, device):
         return f"a warp does not hold {features} vectors of {columns} numbers, of {dtype}"
-    if _by_tensor_cores(dtype, precision, device):
-        is_faster, products = LEAST_COLUMNS <= columns <= MOST_COLUMNS, "by tensor cores"
-    else:
-        is_faster, products = LEAST_COLUMNS <= columns <= MOST_FULL_COLUMNS and not trains, "in full float32"
-    if is_faster and not (bags and trains):
-        return ""
+    products = _by_tensor_cores(dtype, precision, device)
+    if not (bags and trains) and (least := measured_least(columns, products, trains)):
+        return least
     of = "bags of vectors" if bags else "vectors"
-    how = f"for {of} of {columns} numbers {products}{', with gradients,' if trains else ''}"
-    return f"one kernel {how} is not known to be faster than two"
+    how = f"{columns} numbers {'by tensor cores' if products else 'in full float32'}{', with gradients,' * trains}"
+    return f"one kernel for {of} of {how} is not known to be faster than two"
+
+
+@functools.cache
+def measured_least(columns: int, products: bool, trains: bool) -> int:
+    """By MEASURED, the fewest rows from which on one kernel was always faster, of the next measured widths on both
+    sides; 0: of none."""
+    of_widths = MEASURED[products, trains]
+    around = [max((width for width in of_widths if width <= columns), default=0),
+              min((width for width in of_widths if width >= columns), default=0)]  # fmt: skip
+    least = [0 if not width else _least(of_widths[width]) for width in around]
+    return max(least) if all(least) else 0
+
+
+def _least(of_rows: dict[int, tuple[tuple[float, float], ...]]) -> int:
+    """The fewest rows from which on all times of one kernel are the shorter ones; 0: of none."""
+    from_most = sorted(of_rows, reverse=True)
+    faster = itertools.takewhile(lambda rows: all(one < two for two, one in of_rows[rows]), from_most)
+    return min(faster, default=0)
 
 
 def _by_tensor_cores(dtype: torch.dtype, precision: str, device: torch.device) -> bool:

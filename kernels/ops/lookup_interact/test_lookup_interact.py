@@ -203,7 +203,7 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
          (65536, 256, torch.bfloat16, "ieee", False, "256 numbers by tensor cores is not known"),
          (2048, 16, torch.float32, "tf32", True, ""), (2048, 128, torch.float32, "tf32", False, ""),
          (2047, 16, torch.float32, "tf32", False, "for 2,048 rows and more"),
-         (65535, 17, torch.float32, "tf32", True, "for 65,536 rows and more"),
+         (65535, 20, torch.float32, "tf32", True, "for 65,536 rows and more"),
          (65536, 16, torch.float64, "ieee", False, "a warp does not hold 26 vectors of 16 numbers, of torch.float64")],
     )  # fmt: skip
     def test_where_one_kernel_is_faster_than_two(self, rows, columns, dtype, precision, trains, why):
@@ -212,6 +212,15 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         assert bool(why) == bool(told)
         of_bags = choice.why_in_two(rows, 26, columns, dtype, precision, True, trains, torch.device("cpu"))
         assert bool(of_bags) == (bool(why) or trains)
+
+    def test_the_times_that_were_measured_decide(self, monkeypatch):
+        choice.measured_least.cache_clear()
+        slower, faster = ((1.0, 2.0),), ((2.0, 1.0),)
+        of = {16: {100: faster, 1000: faster, 500: slower}, 32: {1000: faster}, 64: {1000: (*faster, *slower)}}
+        monkeypatch.setitem(choice.MEASURED, (True, True), of)
+        least = [choice.measured_least(columns, True, True) for columns in (8, 16, 20, 32, 40, 64, 65)]
+        assert least == [0, 1000, 1000, 1000, 0, 0, 0]
+        choice.measured_least.cache_clear()
 
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):

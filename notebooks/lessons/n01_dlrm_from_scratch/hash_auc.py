@@ -1,7 +1,7 @@
 """What shared rows cost: the AUC of small models that differ in how an id becomes a row, and in nothing else.
 
-    python -m lessons.n16_training_tables.hash_auc  # trains on this machine's CPU; writes traces/results/hash_auc.json
-    python -m lessons.n16_training_tables.hash_auc --show          # print that file
+    python -m lessons.n01_dlrm_from_scratch.hash_auc  # trains on this machine's CPU, writes results/hash_auc.json
+    python -m lessons.n01_dlrm_from_scratch.hash_auc --show  # prints that file
 
 Data: data.synthetic, whose true click probabilities are known, so that the best AUC any model can reach is known too.
 Each model sees the training rows once, in one order, its tables drawn with one bound; what differs is the hash and
@@ -39,7 +39,7 @@ from model.optimizers import make_optimizer
 from model.profiling import TRACES
 
 RECORD = TRACES / "results" / "hash_auc.json"
-PROG = "python -m lessons.n16_training_tables.hash_auc"
+PROG = "python -m lessons.n01_dlrm_from_scratch.hash_auc"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from data.synthetic import SyntheticConfig
-from lessons.n16_training_tables import hash_auc
-from lessons.n16_training_tables.hash_auc import Sizes
+from lessons.n01_dlrm_from_scratch import hash_auc
+from lessons.n01_dlrm_from_scratch.hash_auc import Sizes
 from model.hashing import Hash
 
 

@@ -1,0 +1,304 @@
+"""Whether the fastest of our own ways is taken: the whole model in one kernel, look-ups within the interaction's, or a
+kernel a part.
+
+    python -m model.bench.choices [--models main,mlperf,small,"40 tables"] [--rows 2048,16384,65536] [--save]
+
+On a GPU. A cell is a model, a number of rows, a precision, and predictions or a training step by SGD as one CUDA graph;
+Criteo's cardinalities, each at most `--most-rows`; uniform ids. Each way that there is for the cell is forced, and
+timed by turns with the others; what comes out of it must agree. Printed are their times, the way that the rules choose
+(kernels/ops/dlrm/choice.py, kernels/ops/lookup_interact/choice.py), and its time over the fastest way's: where that is
+more than SLOWER the rule is wrong. Before there were the other two, all was in parts: a way that is never slower than
+the parts is never slower than before.
+"""
+
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.bench.choices")
+
+import argparse
+import gc
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import kernels
+from data.cli import Parser
+from kernels import runtime
+from kernels.measure import records, sources
+from kernels.measure.clock import percentiles
+from kernels.measure.judge import NEVER_SLOWER as SLOWER
+from kernels.ops.dlrm import choice as of_whole
+from kernels.ops.lookup_interact import choice as of_look_ups
+from model import fused
+from model.bench.backend import CLOSE
+from model.bench.models import MODELS, chosen, shape_of
+from model.bench.step_memory import drawn
+from model.bench.trainer import Trainer, noting
+from model.bench.whole_model import _captured
+from model.config import DLRMConfig, Precision, TableOptimizer
+from model.device import settings
+from model.dlrm import DLRM, InteractionArch
+from model.profiling.recording import today
+
+NAME = "choices"  # of its file in traces/results/<gpu>/
+ROWS = (2048, 16384, 65536)
+ONE, WITHIN, PARTS = "one kernel", "looked up within", "parts"
+WAYS = (PARTS, WITHIN, ONE)
+BATCHES, STEPS = 2, 5  # of a step, the last ones are replays
+ROUNDS, MOST_CALLS, ROUND_MS = 9, 20, 3.0
+
+
+@contextmanager
+def forced(way: str) -> Iterator[dict[str, object]]:
+    """Within it fused models go this way where they can; yields the rules' own choice, and what was taken."""
+    said: dict[str, object] = {"rule": PARTS}
+    rules = fused.is_whole, fused.trains_whole, fused.looks_up
+
+    def whole(rule: Callable, forces: Mapping[str, object]) -> Callable:
+        def decide(model: DLRM, dense: Tensor) -> bool:
+            if rule(model, dense):
+                said["rule"] = ONE
+            if way != ONE:
+                return False
+            with mock.patch.multiple(fused, **forces):
+                return rule(model, dense)
+
+        return decide
+
+    def looks_up(model: DLRM, dense: Tensor, bags: bool) -> bool:
+        if rules[2](model, dense, bags) and said["rule"] == PARTS:
+            said["rule"] = WITHIN
+        if way != WITHIN:
+            return False
+        with mock.patch.object(fused, "why_in_two", _why_no_kernel):
+            return rules[2](model, dense, bags)
+
+    def noted(name: str, function: Callable) -> Callable:
+        def call(*arguments):
+            said["taken"] = name
+            return function(*arguments)
+
+        return call
+
+    said["taken"] = PARTS
+    decides = {
+        "is_whole": whole(rules[0], {"is_faster": of_whole.fits}),
+        "trains_whole": whole(rules[1], {"is_faster_kept": lambda *model: not of_whole.why_not_kept(*_without(model))}),
+        "looks_up": looks_up,
+    }
+    names = {"whole": ONE, "train_whole": ONE, "look_up": WITHIN}
+    takes = {name: noted(label, getattr(fused, name)) for name, label in names.items()}
+    with mock.patch.multiple(fused, **decides, **takes):
+        yield said
+
+
+def _without(model: tuple) -> tuple:
+    """`is_faster_kept`'s arguments but for the rows."""
+    *shape, _, device = model
+    return *shape, device
+
+
+def _why_no_kernel(rows: int, features: int, columns: int, dtype: torch.dtype, precision: str, *others) -> str:
+    return "" if of_look_ups.fits(features, columns, dtype, precision, others[-1]) else "none"
+
+
+def cell(
+    name: str, shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device,
+    times_it: bool = True,
+) -> list[dict]:
+    """A row for each way that there is."""
+    random = torch.Generator().manual_seed(0)
+    batches = [drawn(count, shape.bottom[0], shape.cardinalities, random, device) for _ in range(BATCHES)]
+    rows, calls, given, rule = {}, {}, {}, ""
+    prepare = _trained if trains else _predicted
+    for way in ways(shape, count, precision, trains, device):
+        row = {"model": name, "rows": count, "precision": str(precision), "trains": trains, "way": way, "match": "ok"}
+        with noting(row), settings(0, precision), forced(way) as said:
+            call, given[way] = prepare(shape, batches, precision, device)
+            rule = rule or str(said["rule"])
+            if said["taken"] != way:
+                continue
+            calls[way] = call
+        rows[way] = row
+    for way, row in rows.items():
+        if way in given and PARTS in given and row["match"] == "ok":
+            error = row["apart"] = _apart(given[way], given[PARTS])
+            if not error <= CLOSE[precision]:
+                row["match"] = f"FAILED: {error:.2g} from the parts', limit {CLOSE[precision]:g}"
+        row["is_chosen"] = way == rule
+    good = {way: call for way, call in calls.items() if rows[way]["match"] == "ok"}
+    with settings(0, precision):
+        times = microseconds(good, device) if times_it else {}
+    for way, samples in times.items():
+        rows[way]["us_low"], rows[way]["us"], rows[way]["us_high"] = percentiles(samples)
+    kernels.check_ids()
+    return list(rows.values())
+
+
+def ways(shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device) -> list[str]:
+    """Those that there is a kernel for; on a CPU all are tried."""
+    features, width = len(shape.cardinalities), shape.embedding_dim
+    widths = shape.bottom, (InteractionArch(shape.interaction, features, width).out_features, *shape.top)
+    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+    products = "tf32" if precision is Precision.TF32 else "ieee"
+    shapes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in widths]
+    if trains:
+        is_one = not of_whole.why_not_kept(*("-".join(map(str, of_mlp)) for of_mlp in widths), features, device)
+    else:
+        is_one = of_whole.fits(*shapes, features, False, dtype, products, device, count)
+    there = {PARTS: True, WITHIN: of_look_ups.fits(features, width, dtype, products, device), ONE: is_one}
+    return [way for way in WAYS if there[way] or device.type == "cpu"]
+
+
+def _apart(ours: Tensor, theirs: Tensor) -> float:
+    return ((ours - theirs).abs() / theirs.abs().clamp(min=1.0)).max().item()
+
+
+def _trained(
+    shape: DLRMConfig, batches: Sequence[Sequence[Tensor]], precision: Precision, device: torch.device
+) -> tuple[Callable[[], object], Tensor]:
+    """(a step on the next batch, the losses of the first ones)"""
+    name = "fused graph" if device.type == "cuda" else "fused"
+    trainer = Trainer(name, TableOptimizer.SGD, shape, len(batches[0][0]), device, precision)
+    turns = itertools.cycle(batches)
+    losses = torch.stack([trainer.step(*next(turns)).clone() for _ in range(STEPS)])
+    return (lambda: trainer.step(*next(turns))), losses.double()
+
+
+@torch.no_grad()
+def _predicted(
+    shape: DLRMConfig, batches: Sequence[Sequence[Tensor]], precision: Precision, device: torch.device
+) -> tuple[Callable[[], object], Tensor]:
+    """(a prediction of each batch as one graph, the logits)"""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = DLRM(shape).to(device).eval()
+    if precision is Precision.BF16:
+        model = model.to(torch.bfloat16)
+    for arch in (model.dense_arch, model.over_arch):
+        kernels.pack_mlp(arch)  # once: a captured call would lay the weights out at every replay
+    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+
+    def work() -> Tensor:
+        return torch.cat([model(dense.to(dtype), sparse) for _, dense, sparse in batches])
+
+    replay, out = _captured(work, device)
+    replay()
+    return replay, out.double()
+
+
+def microseconds(calls: Mapping[str, Callable[[], object]], device: torch.device) -> dict[str, list[float]]:
+    """µs a call in each round, by turns; of so many calls in a row that the GPU does not wait for the host."""
+    if device.type != "cuda":
+        return {name: [math.nan] for name in calls}
+
+    def timed(call: Callable[[], object], count: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(2_000_000)  # 1 ms, in which the host gets ahead
+        start.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return 1e3 * start.elapsed_time(end) / count
+
+    counts = {name: max(2, min(MOST_CALLS, int(1e3 * ROUND_MS / timed(call, 2)))) for name, call in calls.items()}
+    samples = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            samples[name].append(timed(call, counts[name]))
+    return samples
+
+
+def cells(names: Sequence[str], rows: Sequence[int]) -> Iterator[tuple[str, int, Precision, bool]]:
+    """model, rows, precision, whether it trains: in tf32."""
+    for name, count in itertools.product(names, rows):
+        yield name, count, Precision.TF32, True
+        for precision in (Precision.TF32, Precision.BF16):
+            yield name, count, precision, False
+
+
+def over_the_fastest(rows: Sequence[Mapping]) -> float:
+    """Of a cell: the time of the way that is chosen over the fastest one's; Inf where one has no time."""
+    times = {row["way"]: row.get("us", math.inf) for row in rows}
+    taken = [row["way"] for row in rows if row["is_chosen"]]
+    ours = times[taken[0]] if taken else math.inf
+    return ours / min(times.values()) if math.isfinite(ours) else math.inf
+
+
+def line(rows: Sequence[Mapping]) -> str:
+    """A cell's rows as a line of the printed table."""
+    first = rows[0]
+    what = "step" if first["trains"] else f"{BATCHES} predictions"
+    text = f"{first['model']:9} {first['rows']:6} {first['precision']} {what:13}"
+    for row in rows:
+        time = f"{row['us']:8.1f} µs" if "us" in row else row["match"]
+        text += f"  {'*' if row['is_chosen'] else ' '}{row['way']} {time}"
+    return text + ("" if over_the_fastest(rows) <= SLOWER else f"  SLOWER: {over_the_fastest(rows):.3f}")
+
+
+def verdict(cells_: Sequence[Sequence[Mapping]]) -> str:
+    over = [over_the_fastest(rows) for rows in cells_]
+    worst = max(over, default=math.inf)
+    met = "met" if worst <= SLOWER else "MISSED"
+    beyond = sum(factor > SLOWER for factor in over)
+    figure = f"the chosen way at worst {worst:.3f} times the fastest; limit {SLOWER}"
+    return f"{met}: {figure}; {beyond} of {len(over)} cells beyond it"
+
+
+def record(rows: list[dict]) -> dict:
+    """What is saved, in traces/results/<gpu>/choices.json."""
+    versions = runtime.versions()
+    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
+    hashes = {op: sources.sha256(op, "sources") for op in ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags")}
+    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "rows": rows}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; 1 if a way failed."""
+    parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=_models, default=MODELS, metavar="MODEL,…", help=", ".join(MODELS))
+    parser.add_argument("--rows", type=_rows, default=ROWS, metavar="ROWS,…", help="default: 2048,16384,65536")
+    parser.add_argument("--most-rows", type=int, default=200_000, help="of a table (default: %(default)s)")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu only tries it out")
+    parser.add_argument("--untimed", action="store_true", help="compile what is measured, and compare what comes out")
+    parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
+    options = parser.parse_args(arguments)
+    asked = tuple(options.models), options.rows, options.most_rows, options.device, options.untimed
+    if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False):
+        parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print(f"model.bench.{NAME}: no CUDA device")
+        return 2
+    device, measured = torch.device(options.device), []
+    for name, count, precision, trains in cells(options.models, options.rows):
+        shape = shape_of(name, options.most_rows)
+        rows = cell(name, shape, count, precision, trains, device, times_it=not options.untimed)
+        measured.append(rows)
+        print(line(rows), flush=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    rows = [row for of_cell in measured for row in of_cell]
+    if options.save:
+        print(records.save(record(rows)))
+    print(verdict(measured))
+    return int(any(row["match"] != "ok" for row in rows))
+
+
+def _models(text: str) -> Sequence[str]:
+    try:
+        return chosen(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(error) from None
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
