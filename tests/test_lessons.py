@@ -19,6 +19,7 @@ from kernels import runtime
 from kernels.measure import records
 from lessons.shared import experiment
 from lessons.shared.experiment import Experiment, Way
+from lessons.shared.measure import Times
 from lessons.shared.records import Record
 from model.profiling import TRACES
 from model.profiling.operators import Operator
@@ -81,6 +82,8 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
 }
 ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
 ARGUMENTS |= {"n22.draw_steps": lambda: ({"cat t": 3.0, "cat out": 4.0}, 2.0)}
+ARGUMENTS |= {"n18.waits": lambda: (Times([{"name": "eager", "size": 1, "us_p50": 2.0}], "", "rows"), [1])}
+ARGUMENTS |= {"n19.draw_mask": lambda: (17,), "n19.draw_addresses": lambda: (("x", "n"), (("x", 8), ("hidden", 8)))}
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}

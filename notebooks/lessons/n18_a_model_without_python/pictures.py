@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 GRAPH = " in a graph"  # the end of a way's name
 
 
-def draw_waits(times: Times, sizes: Sequence[int]) -> Figure | None:
-    """A bar for each way, and below it the same way's graph; a panel for each size. Nothing where nothing is timed."""
+def draw_waits(times: Times, sizes: Sequence[int]) -> None:
+    """Draw them, where something is timed."""
+    if any("us_p50" in row for row in times.rows):
+        waits(times, sizes)
+
+
+def waits(times: Times, sizes: Sequence[int]) -> Figure:
+    """A bar for each way, and below it the same way's graph; a panel for each size."""
     names = list(dict.fromkeys(row["name"].removesuffix(GRAPH) for row in times.rows if "us_p50" in row))
-    if not names:
-        return None
     figure, axes = open_panels((9.6, 0.55 * len(names) + 1.1), 1, len(sizes), sharey=True, squeeze=False)
     for ax, size in zip(axes[0], sizes, strict=True):
         for place, name in enumerate(names):
