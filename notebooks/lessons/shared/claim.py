@@ -1,11 +1,11 @@
 """What a notebook's prose says in numbers, computed from what was recorded: CLAIMS, one for each sentence.
 
-    claim("15", "eager takes {:.0f} µs, the one launch {:.1f}.", lambda: (us("eager"), us("triton")))
+    claim("17", "eager takes {:.0f} µs, the one launch {:.1f}.", lambda: (us("eager"), us("triton")))
 
 The sentence, with its numbers filled in, must stand in the notebook. A comparison is an assert in the function. A
 lesson's claims are in its claims.py. What a sentence says of an output above it is computed from the stored output.
 
-    quotes("15")
+    quotes("17")
 
 A notebook that quotes needs no claim for what it prints itself: each number in its prose stands in one of its outputs.
 """

@@ -1,6 +1,6 @@
 """A measurement in a cell: on a GPU the functions are timed there; elsewhere the rows that were kept are shown.
 
-    times = measure("15", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
+    times = measure("17", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
     times.compare("yours", "eager", 65536)
 
 `waited` is for calls of which the host is a part: what a caller waits for.

@@ -210,10 +210,10 @@ def test_what_is_faster(capsys):
 @pytest.mark.parametrize(
     ("prose", "left"),
     [
-        ("# 15 · Title\n\nIt takes 48.4 µs, or 48 µs; 1,116 µs; **76 %**.", []),
+        ("# 17 · Title\n\nIt takes 48.4 µs, or 48 µs; 1,116 µs; **76 %**.", []),
         ("It takes 48.5 µs, 49 µs, 48 ms, 48 % and 1,117 µs.", ["48.5 µs", "49 µs", "48 ms", "48 %", "1,117 µs"]),
         ("| 65536 | 48.4 | 12.3 |", ["12.3"]),
-        ("26 tables, 65,536 rows, 9 ids, 27 are no code; `x = 55`, [77](77.md), notebooks 06 and 17.", ["27"]),
+        ("26 tables, 65,536 rows, 9 ids, 27 are no code; `x = 55`, [77](77.md), notebooks 06 and 19.", ["27"]),
         ("2³² + 2 and -1; C26; float32; 1.5 million, 0.5.", ["1.5", "0.5"]),
     ],
 )

@@ -1,0 +1,5 @@
+"""14: each number in the prose stands in an output of the notebook."""
+
+from lessons.shared.claim import quotes
+
+quotes("15")

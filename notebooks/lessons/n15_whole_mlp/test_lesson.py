@@ -1,0 +1,55 @@
+"""Lesson 14: what an output hangs on, the kernel that the cells time, and the records' lines."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from kernels import runtime
+from lessons.n15_whole_mlp import pictures, puzzles, recorded
+from lessons.shared.records import Unsaved
+
+
+def test_an_output_hangs_on_one_row_and_all_of_it():
+    for needed in pictures.dependency(row=3, column=2):
+        assert needed[3].all()
+        needed[3] = False
+        assert not needed.any()
+
+
+def test_what_is_timed_is_the_readers_kernel_or_else_the_lessons():
+    puzzles.PUZZLES["mlp"].hold("mlp", puzzles.solution("mlp"), runtime.device())
+    puzzles.JUDGE.solved["mlp"] = mine = object()
+    assert puzzles.solution("mlp") is mine
+    del puzzles.JUDGE.solved["mlp"]
+
+
+def test_the_best_of_ours_stands_beside_the_best_peer(monkeypatch, capsys):
+    label = {"part": "curve", "widths": "367-512-256-1", "dtype": "float32", "rows": 8, "match": "ok"}
+    us = {"triton": 20.0, "cuda": 10.0, "eager": 40.0, "max-autotune": 15.0, "auto": 1.0}
+    rows = [
+        label | {"precision": precision, "implementation": name, **dict.fromkeys(("us_p20", "us_p50", "us_p80"), value)}
+        for precision in ("tf32", "ieee")
+        for name, value in us.items()
+        if (precision, name) != ("ieee", "max-autotune")
+    ]
+    monkeypatch.setattr(recorded, "Record", lambda name: Unsaved(name, measured=rows))
+    recorded.show_best()
+    _, tf32, ieee = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert tf32 == ["top", "tf32", "8", "rows", "10.0", "cuda", "15.0", "max-autotune", "1.50", "×"]
+    assert ieee == ["top", "float32", "8", "rows", "10.0", "cuda", "40.0", "eager", "4.00", "×"]
+
+
+def test_the_best_tile_alone_stands_beside_the_best_that_is_shared(monkeypatch, capsys):
+    us = {"8 rows a tile": 40.0, "16 rows a tile": 30.0, "yours": 10.0, "by outputs": 12.0}
+    rows = [
+        {"part": part, "size": 128, "name": name, "match": "ok", **dict.fromkeys(("us_p20", "us_p50", "us_p80"), value)}
+        for part, *_ in recorded.SHARED
+        for name, value in us.items()
+    ]
+    monkeypatch.setattr(recorded, "Record", lambda name: Unsaved(name, measured=rows))
+    recorded.show_shared()
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(recorded.SHARED)
+    assert " ".join(lines[0].split()) == "tf32 128 rows a tile an SM 30.0 eight SMs a tile 10.0 3.00 ×"
