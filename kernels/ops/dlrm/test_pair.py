@@ -23,7 +23,7 @@ from ...dispatch import nvrtc
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
 from ..fused_mlp.packing import elements, views
-from . import cuda_launch
+from . import choice, cuda_launch
 from .op import KEPT, dlrm_forward_kept
 from .pair import BLOCKS, ROWS, Pairs, lay_out_source, pairs_for, pairs_source
 from .shape import DLRMError, Shape
@@ -365,6 +365,22 @@ def test_what_fits():
     )
     wide = replace(MAIN, bottom=(13, 1024, 512, 256, 16))
     assert why(Pairs(wide, torch.float32, ROWS)).endswith(" bytes on chip, and a block has 232,448")
+
+
+def test_the_times_that_were_measured_decide_who_keeps_values(monkeypatch):
+    monkeypatch.setattr(choice, "why_not_kept", lambda *_: "")
+    monkeypatch.setattr(choice, "multiprocessors", lambda _: 7)
+    slower, quicker = (1.0, 2.0), (2.0, 1.0)  # parts, one kernel
+    for kept, most in (
+        ({1: (quicker,), 4: (quicker,)}, 12), ({1: (quicker,), 2: (slower,), 4: (quicker,)}, 3),
+        ({1: (quicker, slower)}, 0),
+    ):
+        monkeypatch.setattr(choice, "KEPT", kept)
+        choice.is_quickerkept.cache_clear()
+        rows = range(1, 14 * ROWS)
+        faster = [choice.is_quickerkept("", "", 9, count, DEVICE) for count in rows]
+        assert faster == [count <= most * ROWS for count in rows]
+    choice.is_quickerkept.cache_clear()
 
 
 def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
