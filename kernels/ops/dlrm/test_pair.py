@@ -376,11 +376,11 @@ def test_the_times_that_were_measured_decide_who_keeps_values(monkeypatch):
         ({1: (quicker, slower)}, 0),
     ):
         monkeypatch.setattr(choice, "KEPT", kept)
-        choice.is_quickerkept.cache_clear()
+        choice.is_faster_kept.cache_clear()
         rows = range(1, 14 * ROWS)
-        faster = [choice.is_quickerkept("", "", 9, count, DEVICE) for count in rows]
+        faster = [choice.is_faster_kept("", "", 9, count, DEVICE) for count in rows]
         assert faster == [count <= most * ROWS for count in rows]
-    choice.is_quickerkept.cache_clear()
+    choice.is_faster_kept.cache_clear()
 
 
 def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
