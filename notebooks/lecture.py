@@ -49,6 +49,8 @@ ABSOLUTE_PATH = re.compile(
 )
 # What kernels.dispatch.build says of a build: of all runs, the first alone shows it.
 BUILD = re.compile(r"(?:Building the extension \w+, once …|Built \w+ in [\d.]+ s)\n")
+# What a package warns of at a line of its own, and that line.
+WARNING = re.compile(r"^/\S+/site-packages/\S+:\d+: \w*Warning: .*\n(?:  .*\n)?", re.M)
 # nbconvert's page, less what it would fetch from the web: only a page with formulas asks for MathJax.
 PAGE_TEMPLATE = """{% extends 'lab/index.html.j2' %}
 {% block html_head_js_requirejs %}{% endblock %}
@@ -219,7 +221,8 @@ def write_index(runs: list[Run], out: Path) -> None:
 
 
 def store(run: Run, path: Path) -> str:
-    """Write a run's outputs into the notebook itself, the same bytes for the same outputs; not what a build says.
+    """Write a run's outputs into the notebook itself, the same bytes for the same outputs; not what a build says, nor
+    what packages warn of.
 
     Returns '' or why they cannot be stored: an error, a widget, a path of this machine, more than 1 MB.
     """
@@ -232,6 +235,9 @@ def store(run: Run, path: Path) -> str:
     for number, cell in enumerate(notebook.cells, 1):
         cell.metadata.pop("execution", None)
         if "outputs" in cell:
+            for output in cell.outputs:
+                if output.get("name") == "stderr":
+                    output.text = WARNING.sub("", output.text)
             cell.outputs = [output for output in cell.outputs if not _only_says_a_build(output)]
         for output in cell.get("outputs", []):
             data = output.get("data", {})

@@ -32,7 +32,7 @@ from model.export import MOST_OFF, MOST_OFF_FLOAT64, sample
 from model.hashing import Hash
 from model.serving import forms
 from model.serving.exported import Exported
-from model.serving.forms import InHalf, OneKernel
+from model.serving.forms import InHalf, InSlices, OneKernel
 from model.serving.manifest import CONSTANTS, MANIFEST, Exactness, ExportError, Manifest, Tensors, write_constants
 from model.serving.served import Served
 
@@ -94,6 +94,19 @@ def test_what_one_kernel_does_not_take(on_h200):
             forms.form(served, TF32, on_h200)
 
 
+@pytest.mark.parametrize("pooling", ["none", "sum"])
+def test_the_cpus_pairs_are_slices(pooling):
+    served = Served(trained(), pooling).eval()
+    form = forms.form(served, FP32)
+    assert isinstance(form, InSlices)
+    inputs = export.sample(served, 33, 0)
+    assert torch.equal(form(*inputs), served(*inputs))
+    cat = Served(trained(interaction=Interaction.CAT))
+    assert forms.form(cat, FP32) is cat
+    served.interaction_arch.register_forward_hook(lambda *_: None)
+    assert forms.form(served, FP32) is served
+
+
 def test_layers_that_are_others_are_not_taken(on_h200):
     served = Served(trained())
     served.dense_arch.mlp[1] = torch.nn.GELU()
@@ -106,7 +119,6 @@ def test_layers_that_are_others_are_not_taken(on_h200):
 @pytest.mark.parametrize("precision", [TF32, BF16])
 def test_a_package_for_the_cpu_is_fp32(tmp_path, precision):
     served = Served(trained())
-    assert forms.form(served, FP32) is served
     with pytest.raises(UserError, match=rf"--precision {precision}: of a package for a GPU \(--device cuda\)"):
         forms.form(served, precision)
     # Before anything is read or written.

@@ -72,15 +72,14 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
     "n12.draw_passes": lambda: ({"eager": [Operator("mm", 32, 32), Operator("relu", 32, 32)]}, 32),
     "n14.draw_dependency": lambda: (3, 2),
-    "n14.draw_curve": lambda: (lambda rows, widths: (rows / 100 + 5, rows / 200 + 9),),
-    "n14.draw_moved": lambda: (64, 4, 16),
     "n15.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
     "n16.draw_walk": lambda: ([7, 2, 7, 0],),
-    "n16.draw_segments": lambda: ({"C1": [3, 1], "C2": [2, 2]}, 4),
-    "n16.draw_auc": lambda: (_module("n16", "hash_auc").recorded(),),
     "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
+    "n17.draw_budget": lambda: ({8: (163, 0), 16: (168, 0), 26: (255, 512)},),
+    "n23.draw_tile": lambda: (1_924_160,),
 }
 ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
+ARGUMENTS |= {"n22.draw_steps": lambda: ({"cat t": 3.0, "cat out": 4.0}, 2.0)}
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}

@@ -21,9 +21,9 @@ FRONT_PAGE, MODELS_PAGE, KERNELS_PAGE = (ROOT / folder / "README.md" for folder 
 PEERS = ("eager", "torch.compile")
 # Op → what it is, and the notebook in which the reader builds it.
 BUILT = {
-    "dot_interaction": ("DLRM's interaction of 1 + {features} vectors", "14_whole_mlp"),
+    "dot_interaction": ("DLRM's interaction of 1 + {features} vectors", "22_the_interaction"),
     "fused_mlp": ("a whole MLP, {widths}", "14_whole_mlp"),
-    "dlrm": ("a whole DLRM in one kernel, `{model}`", "17_whole_model_in_one_kernel"),
+    "dlrm": ("a whole DLRM in one kernel, `{model}`", "23_tile_pair_and_cluster"),
 }
 
 

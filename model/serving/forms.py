@@ -1,6 +1,6 @@
 """By what a package computes a model, on a device and in a precision: what `model.export` compiles for `Served`.
 
-    fp32   CPU   `Served` as it is
+    fp32   CPU   `InSlices`; other interactions than dot: `Served` as it is
            GPU   `OneKernel` where kernels.dlrm_forward takes the model, in full float32 a small one; else `Served`
     tf32   GPU   `OneKernel`
     bf16   GPU   `OneKernel`; else `InHalf`: bags of ids, other interactions than dot, MLPs too wide for one kernel
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from data.cli import UserError
 from kernels.device.launch import architecture, shared_memory
+from kernels.hooks import has_hooks
 from kernels.ops.dlrm.packaged import NAME, Program, declare
 from kernels.ops.fused_mlp.module import is_plain
 from model.arches import DenseArch, InteractionArch, OverArch
@@ -57,6 +58,28 @@ class OneKernel(Served):
         return torch.sigmoid(logits.squeeze(1).float())
 
 
+class InSlices(Served):
+    """A `Served` with dot whose pairs are slices, one a vector. By index, Inductor's C++ reads and checks two indices
+    for each pair that it copies; the numbers are the same."""
+
+    def __init__(self, served: Served) -> None:
+        nn.Module.__init__(self)
+        _take(served, self)
+        self.register_buffer("rows", served.rows)
+        self.dense_arch, self.over_arch = served.dense_arch, served.over_arch
+        plain = served.interaction_arch
+        self.interaction_arch = _SlicedArch(plain.interaction, plain.num_features, plain.embedding_dim)
+
+
+class _SlicedArch(InteractionArch):
+    """The same features."""
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+        products = vectors @ vectors.transpose(1, 2)
+        return torch.cat([dense, *(products[:, i, :i] for i in range(1, self.num_features + 1))], dim=1)
+
+
 class InHalf(Served):
     """A `Served` whose dense parts are bfloat16, an operation after the other."""
 
@@ -82,7 +105,9 @@ def form(served: Served, precision: Precision, device: torch.device | None = Non
     device = served.rows.device if device is None else device
     check(device, precision)
     if device.type == "cpu":
-        return served
+        arch = served.interaction_arch
+        is_plain_dot = type(arch) is InteractionArch and arch.interaction is Interaction.DOT and not has_hooks(arch)
+        return InSlices(served).eval() if is_plain_dot else served
     program = _program(served, precision, device)
     if isinstance(program, Program):
         return OneKernel(served, program).eval()

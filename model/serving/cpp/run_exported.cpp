@@ -165,9 +165,11 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
         });
         const double seconds = 1e-3 * ms_since(begin);
         std::sort(all.begin(), all.end());
-        std::printf("batch %5ld, %d threads: p50 %.4f ms, p99 %.4f ms, %.0f calls and %.0f rows a second\n", long(batch),
-                    threads, all[all.size() / 2], all[all.size() * 99 / 100], double(all.size()) / seconds,
-                    double(all.size()) * double(batch) / seconds);
+        const auto percentile = [&](size_t p) { return all[all.size() * p / 100]; };
+        std::printf("batch %5ld, %d threads: p50 %.4f ms, p99 %.4f ms, %.0f calls and %.0f rows a second; "
+                    "p20 %.4f ms, p80 %.4f ms\n",
+                    long(batch), threads, percentile(50), percentile(99), double(all.size()) / seconds,
+                    double(all.size()) * double(batch) / seconds, percentile(20), percentile(80));
     }
 }
 

@@ -23,6 +23,11 @@ def roof_us(flops: float, moved: float, peak: float) -> float:
     return max(flops / peak * 1e6, copy_us(moved))
 
 
+def bytes_us() -> float:
+    """µs of the bytes of a prediction of main, at the copy's rate."""
+    return copy_us(needed(ROWS, *MAIN)[1])
+
+
 @cache
 def prediction() -> dict[str, float]:
     """µs of a prediction of main for 2048 rows, in TF32, in ORDER; the compiler's with its best setting."""

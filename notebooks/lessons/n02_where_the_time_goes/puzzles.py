@@ -98,7 +98,7 @@ def _machines(launch: float, kernel: float, queued: float, first: float, times: 
 
 # -------------------------------------------------------------------------------------------------------- marked_step
 
-PHASES = step_profile.PHASES
+PHASES = ["forward", "loss", "backward", "optimizer"]
 RUNS = dict(zip(PHASES, ("the model", "the log loss", "backward()", "optimizer.step()"), strict=True))
 ZEROED = "The gradients are cleared for the backward: put zero_grad() in its range."
 FIRST_HINT = 'A range is a block: write `with record_function("loss"):`, and indent the lines that belong to it.'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import json
 import subprocess
 import sys
@@ -59,7 +58,7 @@ def test_the_module_s_text_is_the_cells():
     theirs = {}
     for source in program("02"):
         theirs |= definitions(source)
-    assert set(ours) == {"PHASES", "clock", "marked_step", "events_of", "launches_of", "by_phase"}
+    assert set(ours) == {"clock", "marked_step", "events_of", "launches_of"}
     assert {name: theirs.get(name) for name in ours} == ours
 
 
@@ -86,7 +85,6 @@ def test_who_has_the_cells_of_01_and_02_alone_trains_and_profiles_a_model(tmp_pa
     assert run.returncode == 0, run.stderr
     assert "AUC of the validation rows" in run.stdout
     assert "a step takes" in run.stdout
-    assert [line.split()[0] for line in run.stdout.splitlines()[-4:]] == step_profile.PHASES
     (trace,) = (tmp_path / "runs").rglob("*.pt.trace.json.gz")
     assert len(read(trace).steps) == 3
     assert step_facts(trace).step_us > 0
@@ -106,23 +104,6 @@ def test_the_reader_s_launches_are_the_tool_s(folder):
     assert mine["begins"].to_numpy() == pytest.approx(theirs["ts"].to_numpy(), abs=0.01)
     assert mine["runs"].sum() == pytest.approx(theirs["dur"].sum())
     assert (mine["waits"] > 0).all()
-
-
-def test_launches_belong_to_the_range_before_them(tmp_path):
-    """Another thread launches in the backward; the copy before the first launch of a step has no correlation."""
-    event = {"ph": "X", "cat": "user_annotation", "tid": 1, "args": {}}
-    spans = {"ProfilerStep#3": (0, 40), "forward": (1, 9), "loss": (10, 4), "backward": (15, 10), "optimizer": (30, 8)}
-    events = [event | {"name": name, "ts": 1e9 + ts, "dur": dur} for name, (ts, dur) in spans.items()]
-    for number, (thread, ts) in enumerate(((1, 2), (1, 3), (1, 11), (2, 16), (2, 17), (2, 20), (1, 31))):
-        both = {"ph": "X", "dur": 2, "args": {"correlation": number}}
-        events.append(both | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": thread, "ts": 1e9 + ts})
-        events.append(both | {"cat": "kernel", "name": f"k{number}", "tid": 7, "ts": 1e9 + ts + 5})
-    with gzip.open(tmp_path / "a.json.gz", "wt") as file:
-        json.dump({"traceEvents": events}, file)
-    table = step_profile.by_phase(step_profile.events_of(tmp_path / "a.json.gz"))
-    assert table["launches"].tolist() == [2, 1, 3, 1]
-    assert table["kernels µs"].tolist() == [4, 2, 6, 2]
-    assert table["host µs"].tolist() == [9, 4, 10, 8]
 
 
 def one_look_up() -> pd.DataFrame:

@@ -24,10 +24,6 @@ COMPILED = {"small": "05_modulus_compiled", "main": "09_main_dot_compiled", "out
 _GEMM = re.compile("gemm|splitK", re.IGNORECASE)
 _GRADIENT = re.compile("embedding_backward|embedding_dense_backward")
 PARTS = ("GEMMs", "gradients of the look-ups", "all other kernels")
-NO_RECORD = (
-    "The look-ups have not been recorded yet. On an H200, `python -m lessons.n04_torch_compile --save` records them, "
-    "and this cell then shows them."
-)
 
 
 @dataclass(frozen=True)
@@ -100,18 +96,17 @@ def pays(model: str) -> Pays:
     return Pays(cold, warm, *(float(value) for value in np.quantile(eager - compiled, (0.2, 0.5, 0.8))))
 
 
-def show_look_ups() -> None:
-    """Print what was recorded of 8, 9 and 26 look-ups, and of a DLRM with most of them, a line a direction: µs and
-    launches by settings. Not those of one tensor, which is the answer to the puzzle behind it."""
-    try:
-        record = COMPILE_TIMES.with_part("look_ups")
-    except LookupError:
-        print(NO_RECORD)
-        return
+def show_look_ups(*settings: str) -> None:
+    """Print what was recorded of 8, 9 and 26 look-ups, a line a direction: µs and launches by these settings. None: of
+    a DLRM with most of them too, and by all but one tensor, which is the answer to the puzzle behind it."""
+    record = COMPILE_TIMES.with_part("look_ups")
     rows = record.rows("look_ups")
-    rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked, a bad id reads anything
-    rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
-    settings = list(dict.fromkeys(rows["setting"]))
+    if settings:
+        rows = rows[rows["setting"].isin(settings) & (rows["model"] == "look-ups")]
+    else:
+        rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked, a bad id reads anything
+        rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
+    settings = settings or tuple(dict.fromkeys(rows["setting"]))
     widths = {name: max(16, len(name) + 2) for name in settings}
     print(f"RECORDED, µs of a CUDA graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
     print(f"{'':30}" + "".join(f"{name:>{width}}" for name, width in widths.items()))

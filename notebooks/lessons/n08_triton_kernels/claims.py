@@ -190,8 +190,8 @@ said(
     _even,
 )
 said(
-    "At the rate of PyTorch's copy of 1 GiB, the bytes alone take {:.1f} µs. (A copy of only these bytes took {:.1f} "
-    "µs: notebook 10.)",
+    "At the copy's rate, that of 1 GiB, the bytes alone take {:.1f} µs. (A copy of only these bytes took {:.1f} µs: "
+    "notebook 10.)",
     _copied,
 )
 said('"No difference" means less than {:.0f} %.', lambda: (100 * (LEAST - 1),))
@@ -229,7 +229,7 @@ said(
 )
 said("The library's benchmark times the sigmoid at {} sizes:", lambda: _duels()[:1])
 said(
-    "From 200 MB on, the library and the compiler are within {:.0f} % of a copy's rate. At 12.6 MB they reach {:.0f} % "
-    "of it,",
+    "From 200 MB on, the library and the compiler are within {:.0f} % of the copy's rate. At 12.6 MB they reach {:.0f} "
+    "% of it,",
     _sizes,
 )

@@ -9,6 +9,8 @@ from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
 from lessons.shared.records import LANES, NO_RECORD, Record, copy_us, device, sms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas
 
 POINTWISE = Record("pointwise")
@@ -110,10 +112,15 @@ def kind_us(kind: str, an_element: float) -> float:
     return an_element * rows * columns / (RATES[kind] * sms()) / device("max_sm_mhz")
 
 
-def show_limits(cubin: bytes, elements: int, name: str, dtype: str) -> None:
-    """What the bytes take, and each kind of instruction by itself; elements: that a lane computes. And a form of gelu
-    where all programs take the same elements."""
-    limits = [f"{kind} {kind_us(kind, count):.1f}" for kind, count in kinds(cubin, elements).items()]
-    row = find("same", name=name, dtype=dtype)
-    alone = POINTWISE.elsewhere("same", name=name, dtype=dtype) if row is None else f"{row['us_p50']:.1f}"
-    print(f"    limits in µs: bytes {bytes_us(dtype):.1f};", "; ".join(limits) + f"; without the bytes: {alone}")
+def show_limits(cubins: Mapping[tuple[str, str], bytes], elements: int) -> None:
+    """A line a form of gelu and dtype: µs as recorded, of its bytes, of each kind of instruction by itself, and where
+    all programs take the same elements, on the GPU that has it. elements: that a lane computes."""
+    same = POINTWISE.with_part("same")
+    heads = "recorded", "bytes", *RATES, f"without the bytes, {same.head('GPU').split()[1]}"
+    print(f"{'µs':24}" + "".join(f"{head:>{len(head) + 3}}" for head in heads))
+    for (name, dtype), cubin in cubins.items():
+        label, counts = {"name": name, "dtype": dtype}, kinds(cubin, elements)
+        limits = [kind_us(kind, count) for kind, count in counts.items()] or [float("nan")] * len(RATES)
+        us = POINTWISE.us("gelu", **label), bytes_us(dtype), *limits, same.us("same", **label)
+        cells = "".join(f"{value:{len(head) + 3}.1f}" for head, value in zip(heads, us, strict=True))
+        print(f"{name + ', ' + dtype:24}" + cells)

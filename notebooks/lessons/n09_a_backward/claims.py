@@ -209,12 +209,18 @@ def _table(way: str, waits: int) -> tuple:
     return waits, sum_row(way)["us_p50"]
 
 
+def _limited() -> tuple:
+    us, moved = _relu()[1], 4 * 4 * ELEMENTS
+    assert 0.85 < copy_us(moved) / us < 1
+    return moved // ELEMENTS, copy_us(moved), us
+
+
 def _ends() -> tuple:
     return tuple(sum_row(way)["us_p50"] / copy_us(4 * ELEMENTS) for way in ("sum_rows", "two stages"))
 
 
 claim(NOTEBOOK, "On an H200, you take this sum from {:.0f} µs to {:.1f} µs", _whole_way)
-claim(NOTEBOOK, "At the rate of PyTorch's copy, its bytes take {:.1f} µs.", lambda: _bytes()[1:])
+claim(NOTEBOOK, "At the copy's rate, its bytes take {:.1f} µs.", lambda: _bytes()[1:])
 claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
 claim(NOTEBOOK, "So all programs together have {:.0f} KB in flight.", _in_flight)
 claim(NOTEBOOK, "Each SM alone needs at least {:.0f} KB (notebook 06).", _needed)
@@ -255,4 +261,6 @@ claim(NOTEBOOK, "| the bytes at the copy's rate | | {:.1f} |", lambda: _bytes()[
 claim(NOTEBOOK, "| a row at a time, 16 programs | {} | {:.0f} |", lambda: _table("sum_rows", 128 // UNROLLED))
 claim(NOTEBOOK, "| 32 rows at a time, 4 warps | {} | {:.0f} |", lambda: _table("sum_tiles", WAITS))
 claim(NOTEBOOK, "| 128 chunks, two stages | {} | {:.1f} |", lambda: _table("two stages", WAITS))
+claim(NOTEBOOK, "The whole backward of relu moves {} bytes per element. At the copy's rate they take {:.1f} of its "
+      "{:.1f} µs, so memory limits it.", _limited)
 claim(NOTEBOOK, "We began at {:.0f} times the bytes' time, and are at {:.1f} times.", _ends)

@@ -218,7 +218,11 @@ said(
 said("| *coalesced* | {:.1f} | {} sectors | {:.0f} KB |", _coalesced)
 said("| *early* | {:.1f} | {} sectors | {:.0f} KB |", lambda: (step_us("early"), _requests("early"), in_flight(4)))
 said("| *wide* | {:.1f} | {} sectors | {:.0f} KB |", _wide)
-said("| PyTorch's copy | {:.1f} | | |", _copy)
+said(
+    "One lane that walks down a column alone takes {:.0f} µs, and four warps that share tiles of 32 rows take {:.0f}.",
+    lambda: tuple(Record("backward").us("step", step=name) for name in ("sum_rows", "sum_tiles")),
+)
+said("| PyTorch's copy, as many bytes | {:.1f} | | |", _copy)
 said(
     "but takes {:.1f} µs less. *wide* saves only another {:.1f} µs, and on an H100 nothing measurable. "
     "So bytes in flight decide most.",
@@ -233,12 +237,12 @@ said(
     "256 begin no faster, this takes {:.0f} µs.",
     lambda: (NUMBERS // BLOCK, *_begin()),
 )
-said("| notebook 06's copy, as many bytes | {:.0f} | | {:.0f} KB | | the same copy | {:.0f} | | {:.0f} KB |", _by_bytes)
+said("| notebook 06's copy, as many | {:.0f} | | {:.0f} KB | | the same copy | {:.0f} | | {:.0f} KB |", _by_bytes)
 said("*early* makes as many requests as *coalesced*, with nearly as many instructions,", _early)
 said("On the H200, the lecture's answer takes {:.1f} µs, {:.0f} % longer than the Triton kernel.", _answer)
 said("Four elements decide: they alone make the kernel as fast as Triton's.", _decides)
 said("The second wait costs at most {:.0f} %, the exact functions {:.0f} %.", _one_change)
-said("executes fewer instructions per element than *four elements*, but still takes {:.1f} µs.", _not_enough)
+said("Section 3's float32 `int` loop shows what of it does not count, for it still takes {:.1f} µs:", _not_enough)
 said("Thread 232 of block 3 has element 1000, the first beyond the end.", _sanitizers)
 said("| Triton, notebook 08 | {:.1f} | | |", _triton_relu)
 said("| eager, four kernels | {:.1f} |", lambda: _library("eager"))

@@ -150,7 +150,7 @@ def test_a_kernel_runs_and_its_sectors_are_counted(scalar):
 @pytest.mark.parametrize(("name", "sectors"), [("strided", 32), ("coalesced", 4), ("wide", 16)])
 def test_the_steps_touch_what_the_lesson_says(name, sectors):
     assert on_your_machine.watch(texts.text_of(name)) == (sectors, sectors)
-    first, width = pictures.FIRST[name]
+    first, width, _ = pictures.FIRST[name]
     assert len({(first(lane) + k) // 8 for lane in range(32) for k in range(width)}) == sectors
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from lessons.n11_make_it_an_op import recorded
 from lessons.n11_make_it_an_op.recorded import times
-from lessons.shared.claim import claim
+from lessons.shared.claim import claim, printed
 from lessons.shared.records import ADD_RELU
 
 NOTEBOOK = "11"
@@ -47,6 +49,15 @@ def _in_cpp() -> tuple:
     saved = by_custom_op - in_cpp
     assert saved > by_custom_op - record.us("call", name="torch.library, define"), "more than define and impl save"
     assert in_cpp < by_custom_op / 2
+    return ()
+
+
+def _past_autograd() -> tuple:
+    """By the stored run: µs through Autograd alone, and what a gradient adds, in Python and in C++."""
+    times = re.findall(r"([\d.]+) through it, ([\d.]+) with gradient", printed(NOTEBOOK, "past-autograd", on="H200"))
+    (python, trained), (cpp, trained_cpp) = (map(float, pair) for pair in times)
+    assert cpp > python
+    assert round((trained_cpp - cpp) / (trained - python), 2) in (0.24, 0.25, 0.26)
     return ()
 
 
@@ -99,3 +110,9 @@ said(
     _long,
 )
 said("{:.1f} µs by `custom_op` | {:.1f} µs by one declaration", _end)
+claim(
+    NOTEBOOK,
+    "Passing through costs no less in C++ than in Python. But from *through it* to *with gradient*, C++ adds a quarter "
+    "of Python's time.",
+    _past_autograd,
+)

@@ -31,12 +31,12 @@ NOTEBOOK = "12"
 OP = "the op"
 FUSED = VARIANTS[OP]
 SEVEN_E = COMPILED, OP, ONE_PRODUCT
-SMALLER, SMALL = 1024, {"width": 1024, "rows": 64}
+SMALLER = 1024
 FASTEST = AUTOTUNED, KERNEL, RELU_INSIDE  # of the large layer, where the adapter stays apart
-# The lesson's names for the ways of the smaller layer, and the E that each moves.
-SMALLER_WAYS = {
-    "LoRA kernel": (KERNEL, 5), "relu inside": (RELU_INSIDE, 5), "`addmm_`": (IN_PLACE, 7), "the op": (FUSED, 7),
-    "`torch.compile`": (COMPILED, 7), "one product": (ONE_PRODUCT, 7), "merged": (MERGED, 4),
+# The lesson's names for the ways, and the E that each moves.
+WAYS = {
+    "eager": (EAGER, 11), "`torch.compile`": (COMPILED, 7), "the op": (FUSED, 7), "`addmm_`": (IN_PLACE, 7),
+    "one product": (ONE_PRODUCT, 7), "relu inside": (RELU_INSIDE, 5), "LoRA kernel": (KERNEL, 5), "merged": (MERGED, 4),
 }
 
 
@@ -48,17 +48,6 @@ def _added() -> float:
 def _slower() -> float:
     """% that LoRA takes longer in eager than the frozen layer, which is what merged runs."""
     return 100 * (time_us("layer", EAGER) / time_us("layer", MERGED) - 1)
-
-
-def _model() -> tuple:
-    before, after = (recorded.row("model", name) for name in ("all trained", "LoRA, eager"))
-    kernels = before["kernel_us"] - after["kernel_us"]
-    assert after["call_us_high"] > before["call_us_low"], "within the spread"
-    for row in (before, after):
-        assert row["host_us"] > row["kernel_us"], "the host is the slower one"
-    graph = before["us_p50"] - after["us_p50"]
-    assert kernels < graph < LEAST * kernels, "as much"
-    return (kernels,)
 
 
 def _eager() -> tuple:
@@ -88,8 +77,8 @@ def _elsewhere(*names: str) -> list[float]:
     return [_elsewhere_row(name)["us_p50"] for name in names]
 
 
-def _elsewhere_row(name: str, rows: int = recorded.ROWS, width: int = recorded.WIDTH) -> pandas.Series:
-    return _other().one("layer", variant=name, rows=rows, width=width)
+def _elsewhere_row(name: str, width: int = recorded.WIDTH) -> pandas.Series:
+    return _other().one("layer", variant=name, rows=recorded.ROWS, width=width)
 
 
 def _five() -> tuple:
@@ -119,7 +108,7 @@ def _other() -> Record:
 
 def _inside() -> tuple:
     op, inside = _elsewhere(FUSED, RELU_INSIDE)
-    return 100 * (1 - inside / op), _here()
+    return _here(), 100 * (1 - inside / op)
 
 
 def _crossing() -> tuple:
@@ -159,38 +148,41 @@ def _called() -> tuple:
     return tuple(row["call_us"] for row in rows)
 
 
-def _smaller(name: str) -> tuple:
-    variant, moved = SMALLER_WAYS[name]
-    return moved, *(_elsewhere_row(variant, rows, SMALLER)["us_p50"] for rows in (8192, 64))
+def _way(name: str) -> tuple:
+    """E; of the large layer and of the smaller one µs on the GPU, and called."""
+    variant, moved = WAYS[name]
+    rows = [_elsewhere_row(variant, width=width) for width in (recorded.WIDTH, SMALLER)]
+    return moved, *(row[kind] for row in rows for kind in ("us_p50", "call_us"))
+
+
+def _autotuned() -> tuple:
+    """The rest of its line: there is none of the smaller layer."""
+    assert AUTOTUNED not in set(_other().rows("layer", width=SMALLER)["variant"])
+    row = _elsewhere_row(AUTOTUNED)
+    return row["us_p50"], row["call_us"]
 
 
 def _kernel_wins() -> tuple:
-    """Percent less than the next way that keeps the adapter apart; in both numbers of rows only merged takes less."""
-    for rows in (8192, 64):
-        by_name = {name: _elsewhere_row(name, rows, SMALLER) for name, _ in SMALLER_WAYS.values()}
-        first, second, *_ = sorted((by_name[name] for name in {*by_name} - {MERGED}), key=lambda row: row["us_p50"])
-        assert (first["variant"], second["variant"]) == (KERNEL, RELU_INSIDE)
-        assert apart(first, second)
-        assert by_name[MERGED]["us_p50"] < first["us_p50"]
-    first, second = (_elsewhere_row(name, 8192, SMALLER)["us_p50"] for name in (KERNEL, RELU_INSIDE))
-    return (100 * (1 - first / second),)
+    """Percent less than the next way that keeps the adapter apart."""
+    rows = {name: _elsewhere_row(name, width=SMALLER) for name, _ in WAYS.values()}
+    merged, first, second, *_ = sorted(rows.values(), key=lambda row: row["us_p50"])
+    assert [row["variant"] for row in (merged, first, second)] == [MERGED, KERNEL, RELU_INSIDE]
+    assert apart(first, second)
+    return (100 * (1 - first["us_p50"] / second["us_p50"]),)
 
 
 def _seven_differ() -> tuple:
-    assert AUTOTUNED not in set(_other().rows("layer", width=SMALLER)["variant"])
-    times = [_elsewhere_row(name, 8192, SMALLER)["us_p50"] for name, moved in SMALLER_WAYS.values() if moved == 7]
-    assert max(times) > LEAST * min(times)
-    return ()
+    """Percent; the slowest is one product."""
+    rows = {name: _elsewhere_row(name, width=SMALLER)["us_p50"] for name, moved in WAYS.values() if moved == 7}
+    assert max(rows, key=rows.get) == ONE_PRODUCT
+    return (100 * (max(rows.values()) / min(rows.values()) - 1),)
 
 
 def _host_decides() -> tuple:
-    rows = [_elsewhere_row(name, 8192, SMALLER) for name in (KERNEL, RELU_INSIDE)]
-    assert all(row["host_us"] > row["us_p50"] for row in rows)
-    return tuple(row["call_us"] for row in rows)
-
-
-def _host() -> tuple:
-    return time_us("layer", EAGER, **SMALL), time_us("layer", EAGER, "host_us", **SMALL)
+    rows = {name: _elsewhere_row(name, width=SMALLER) for name, _ in WAYS.values()}
+    assert [name for name, row in rows.items() if row["call_us"] < LEAST * row["us_p50"]] == [MERGED]
+    assert rows[RELU_INSIDE]["call_us"] < rows[KERNEL]["call_us"]
+    return ()
 
 
 def _kept() -> tuple:
@@ -221,23 +213,7 @@ def _end() -> tuple:
     return _added(), _slower()
 
 
-def _as_rows(*names: str) -> tuple:
-    return tuple(time_us("layer", name) for name in names)
-
-
 claim(NOTEBOOK, "the two thin products need {:.1f} % of the arithmetic of x Wᵀ.", lambda: (_added(),))
-claim(
-    NOTEBOOK,
-    "takes {:.0f} µs for 2048 rows if everything is trained.",
-    lambda: (time_us("model", "all trained", "call_us"),),
-)
-claim(
-    NOTEBOOK,
-    "The kernels take {:.0f} µs less, mostly because the frozen tables need no gradients (notebook 02). The step saves "
-    "nothing beyond the spread, because the host limits it. As one CUDA graph (notebook 05), the step saves as much as "
-    "its kernels.",
-    _model,
-)
 claim(
     NOTEBOOK,
     "On an H200, LoRA in eager takes {:.0f} µs longer than the frozen layer with its relu. That is {:.0f} % more time "
@@ -246,7 +222,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The frozen layer moves 4 E, and LoRA 7 E more. At the rate of a copy, the added bytes take {:.0f} µs, most of the "
+    "The frozen layer moves 4 E, and LoRA 7 E more. At the copy's rate, the added bytes take {:.0f} µs, most of the "
     "difference.",
     _seven_more,
 )
@@ -256,7 +232,7 @@ claim(
     "takes {:.0f} µs: no difference.",
     _fused,
 )
-claim(NOTEBOOK, "One E takes about {:.0f} µs.", lambda: (e_us(1),))
+claim(NOTEBOOK, "At the copy's rate, one E takes {:.0f} µs.", lambda: (e_us(1),))
 claim(
     NOTEBOOK,
     "`torch.compile`, the op and one product move 7 E each, and their times show no difference. Merged takes {:.0f} "
@@ -269,9 +245,11 @@ claim(
     "time of copying those bytes.",
     _five,
 )
-claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, and {:.0f} % less in the H200's run below.", _inside)
-claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
-claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
+claim(
+    NOTEBOOK,
+    "*relu inside* takes {:.0f} % less time than the op in the run of section 5, and {:.0f} % less on the H100.",
+    _inside,
+)
 claim(
     NOTEBOOK,
     "On the H100 they meet at {} adapters: a group then has ten of the 4096 rows on average, and `grouped` is slower "
@@ -280,23 +258,13 @@ claim(
 )
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
 claim(NOTEBOOK, "`max-autotune` saves as much as your kernel there.", _saves_as_much)
-claim(
-    NOTEBOOK,
-    "`max-autotune`, your kernel and *relu inside* are the fastest. On the H100 their GPU times show no difference.",
-    _fastest,
-)
-claim(NOTEBOOK, "Called from Python on the H100, the three take {:.0f}, {:.0f} and {:.0f} µs.", _called)
-claim(NOTEBOOK, "your kernel wins. On the H100, it takes {:.0f} % less than *relu inside*,", _kernel_wins)
-for name in SMALLER_WAYS:
-    claim(NOTEBOOK, f"| {name} | {{}} | {{:.1f}} | {{:.1f}} |", partial(_smaller, name))
-claim(
-    NOTEBOOK,
-    "`max-autotune` was not recorded for it. E does not decide there: the ways that move 7 E differ.",
-    _seven_differ,
-)
-claim(NOTEBOOK, "Called from Python on the H100, your kernel takes {:.0f} µs, and *relu inside* {:.0f}.", _host_decides)
-claim(NOTEBOOK, "| `max-autotune` | – | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(AUTOTUNED, FUSED))
-claim(NOTEBOOK, "For 64 rows of this smaller layer in eager, the two are {:.1f} and {:.1f} µs", _host)
+claim(NOTEBOOK, "are the fastest in the large layer, and their GPU times show no difference.", _fastest)
+claim(NOTEBOOK, "it takes {:.0f} % less GPU time than *relu inside*, the next.", _kernel_wins)
+claim(NOTEBOOK, "The ways that move 7 E lie up to {:.0f} % apart, and the slowest of them, one product,", _seven_differ)
+claim(NOTEBOOK, "Called from Python, every way but merging takes longer than its kernels,", _host_decides)
+for name in WAYS:
+    claim(NOTEBOOK, f"| {name} | {{}} | {{:.0f}} | {{:.0f}} | {{:.1f}} | {{:.0f}} |", partial(_way, name))
+claim(NOTEBOOK, "| `max-autotune` | | {:.0f} | {:.0f} | | | |", _autotuned)
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
 claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
 claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB for 4096 rows, then a B for each row.", _copy)
@@ -308,7 +276,3 @@ claim(
     _many,
 )
 claim(NOTEBOOK, "{:.1f} % more arithmetic took {:.0f} % more time.", _end)
-claim(NOTEBOOK, "| eager | 11 | {:.0f} |", lambda: _as_rows(EAGER))
-claim(NOTEBOOK, "| `torch.compile`; the op | 7 | {:.0f}; {:.0f} |", lambda: _as_rows(COMPILED, OP))
-claim(NOTEBOOK, "| one product | 7 | {:.0f} |", lambda: _as_rows(ONE_PRODUCT))
-claim(NOTEBOOK, "| merged | 4 | {:.0f} |", lambda: _as_rows(MERGED))

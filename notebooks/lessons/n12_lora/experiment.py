@@ -6,7 +6,6 @@
     adapters   (x A) B where each row chooses one of many adapters, by several ways; peak_bytes: at most, beside what
                went in
     crossing   the same with more and with fewer adapters: from how many on groups are faster than the mask
-    model      a step of the story's 08, its MLPs with LoRA; launches and kernel_us: of an uncaptured step
 
 us_p20 to us_p80: of a call on the GPU, by replays of a CUDA graph of `calls` calls, the L2 swept before each; each call
 has an input of its own, together more than the L2 holds, but for the smallest shape. host_us: until a call is back in
@@ -15,9 +14,8 @@ Python. call_us: from call to call, the last one waited for.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -28,12 +26,8 @@ from kernels import add_mul_activation, runtime
 from kernels.measure.clock import percentiles
 from lessons.n12_lora import ways
 from lessons.n12_lora.lora_kernel import launch, lora_kernel
-from lessons.shared.experiment import Experiment, Outputs, Way, kernels_of, tensors
-from model import lora
-from model.dlrm import DLRM
-from model.profiling.traced_steps import TRACED_STEPS, drawn_batches, shape_of
+from lessons.shared.experiment import Experiment, Outputs, Way, tensors
 
-STEP = "08"  # of the story
 EAGER, COMPILED, AUTOTUNED, KERNEL, MERGED = "eager", "torch.compile", "max-autotune", "LoRA kernel", "merged"
 ONE_PRODUCT, RELU_INSIDE, IN_PLACE = "one product", "one product, relu inside", "addmm_"
 MASKED, GROUPED = "all, masked", "sorted, groups"  # as the record has them
@@ -45,16 +39,14 @@ CLOSE, CLOSE_GRADIENT = 0.02, 0.1
 @dataclass(frozen=True)
 class Sizes:
     """shapes: (rows, width) of the layers; the last one is autotuned, and taken apart. tiles: (rows, columns) of
-    LoRA's kernel. adapters: (rows, width, how many, their rank); counts: how many in `crossing`. rows, table: of DLRM's
-    step. calls: of a batch whose calls are timed."""
+    LoRA's kernel. adapters: (rows, width, how many, their rank); counts: how many in `crossing`. calls: of a batch
+    whose calls are timed."""
 
     shapes: tuple[tuple[int, int], ...] = ((64, 1024), (8192, 1024), (8192, 4096))
     rank: int = 16
     tiles: tuple[tuple[int, int], ...] = ((32, 128), (64, 64), (64, 128), (64, 256), (128, 128))
     adapters: tuple[int, int, int, int] = (4096, 4096, 100, 16)
     counts: tuple[int, ...] = (50, 200, 400)
-    rows: int = 2048
-    table: int | None = None
     calls: int = 20
     compiler: str = "inductor"
 
@@ -63,9 +55,9 @@ class Lora(Experiment):
     """What lora.json has."""
 
     NAME = "lora"
-    PARTS = ("layer", "training", "tiles", "adapters", "crossing", "model")
+    PARTS = ("layer", "training", "tiles", "adapters", "crossing")
     FULL = Sizes()
-    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), (2, 3), rows=4, table=20, calls=1, compiler="eager")
+    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), (2, 3), calls=1, compiler="eager")
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
         super().__init__(device, sizes)
@@ -74,11 +66,10 @@ class Lora(Experiment):
         torch.manual_seed(0)
 
     def _rows(
-        self, part: str, calls: Mapping[str, Callable], judged: Mapping[str, tuple | bool], count: int,
+        self, part: str, calls: Mapping[str, Callable], judged: Mapping[str, tuple], count: int,
         more: Mapping[str, dict] | None = None, **labels,
     ) -> None:
-        """A row a call, judged by what it must give, or by what was found already. count: how many calls are captured
-        together, call(0), call(1), …"""
+        """A row a call, judged by what it must give. count: how many are captured together, call(0), call(1), …"""
         heavy = labels.get("rows", 0) * labels.get("width", 1) >= 2**24
         calls_of_batch = max(1, self.sizes.calls // 4) if heavy else self.sizes.calls
 
@@ -221,55 +212,17 @@ class Lora(Experiment):
         call()
         return {"peak_bytes": torch.cuda.max_memory_allocated() - before}
 
-    # ------------------------------------------------------------------------------------------------ the model
-
-    def model(self) -> None:
-        """Every variant begins with the same weights, B being 0; so its first loss is the same."""
-        (chosen,) = (step for step in TRACED_STEPS if step.number == STEP)
-        largest = min(chosen.largest_table, self.sizes.table or chosen.largest_table)
-        chosen = replace(chosen, batch_size=self.sizes.rows, largest_table=largest)
-        with torch.device(self.device):
-            base = DLRM(shape_of(chosen)).to(self.device)
-        batch = drawn_batches(chosen, self.device)[0]
-        steps, judged, more, expected = {}, {}, {}, None
-        backends = self.backends if self.gpu else ()  # interpreted, a step takes seconds
-        for name, options in (
-            ("all trained", None), ("LoRA, eager", {}), *((f"LoRA, fused, {n}", {"fused": True, "backend": n})
-            for n in backends), ("LoRA, torch.compile", {}),
-        ):
-            model = copy.deepcopy(base)
-            if options is not None:
-                lora.apply_lora(model, self.sizes.rank // 2, self.sizes.rank, "*.mlp.*", **options)
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            forward = torch.compile(model, backend=self.sizes.compiler) if "compile" in name else model
-            steps[name] = partial(_step, forward, trained, *batch)
-            loss = steps[name]().float()
-            expected = loss if expected is None else expected
-            judged[name] = (loss - expected).abs().item() <= 1e-3  # the next ones differ
-            counted = kernels_of(steps[name]) if self.gpu else {"launches": 0, "kernel_us": 0.0}
-            more[name] = {"trained": sum(p.numel() for p in trained)} | counted
-        self._rows("model", steps, judged, 1, more, rows=self.sizes.rows)
-
 
 def _with_op(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float, backend: str) -> Tensor:
     return add_mul_activation(x @ W.T, bias, (x @ A) @ B, multiplier, "relu", backend=backend)
 
 
-def _step(model: Callable, trained: list[Tensor], labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
-    """A step of plain SGD on what is trained; its loss."""
-    loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
-    gradients = torch.autograd.grad(loss, trained)
-    with torch.no_grad():
-        torch._foreach_add_(trained, gradients, alpha=-1e-3)
-    return loss.detach()
-
-
-def close(outputs: Outputs, wanted: Sequence[Tensor] | bool) -> bool | str:
+def close(outputs: Outputs, wanted: Sequence[Tensor]) -> bool | str:
     """Whether each is as near as CLOSE, what follows the first as CLOSE_GRADIENT; nothing is wanted: whether all is
-    finite; wanted is a bool: whether it is, and it."""
+    finite."""
     results = tensors(outputs)
-    if not wanted or wanted is True:
-        return wanted is not False and all(bool(tensor.isfinite().all()) for tensor in results)
+    if not wanted:
+        return all(bool(tensor.isfinite().all()) for tensor in results)
     for place, (tensor, expected) in enumerate(zip(results, wanted, strict=True)):
         error = ((tensor.float() - expected).norm() / expected.norm()).item()
         if not error <= (CLOSE_GRADIENT if place else CLOSE):

@@ -63,14 +63,6 @@ def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
         _line(name, "layer", name, "" if guess is None else f", your prediction: {guess}", **labels)
 
 
-def show_model() -> None:
-    """DLRM's step: µs from step to step, µs of its kernels, and replayed as one CUDA graph."""
-    print(f"{_head()}\n  {'µs':20}{'a step':>8}{'its kernels':>14}{'as one CUDA graph':>20}")
-    for name in ("all trained", "LoRA, eager", "LoRA, torch.compile"):
-        entry = row("model", name)
-        print(f"  {name:20}{entry['call_us']:8.0f}{entry['kernel_us']:14.0f}{entry['us_p50']:20.0f}")
-
-
 def show_crossing() -> None:
     """The mask and the groups, by the number of adapters; or that there is no record."""
     try:

@@ -140,7 +140,6 @@ def test_rounding_by_hand_is_that_of_bfloat16_layers(monkeypatch):
 
 def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
     recorded.show_layer({"eager": 500, "LoRA kernel": None, "none such": 3})
-    recorded.show_model()
     recorded.show_adapters("masked")
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["eager", f"{recorded.time_us('layer', 'eager'):.1f}"] for line in lines)

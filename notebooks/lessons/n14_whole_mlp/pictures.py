@@ -1,17 +1,14 @@
-"""The whole MLP in one kernel, as pictures: what an output hangs on, the schedule tile by tile, the time over the batch
-as it is predicted and as it was recorded; and the bytes of the interaction, step by step."""
+"""The whole MLP in one kernel, as pictures: what an output hangs on, and the schedule, chunk by chunk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.measure.records import README_GPU
-from kernels.ops.dot_interaction.eager import forward_bytes
-from lessons.n14_whole_mlp.arithmetic import BOTTOM, TOP, crossing, curve, dependency, moved
+from kernels.ops.fused_mlp.eager import fused_mlp
 from lessons.shared.picture import NEEDED, OTHER, SHADES, draw_box, draw_cells, panels
 
 if TYPE_CHECKING:
@@ -22,6 +19,17 @@ STAYS, NOW, DONE = SHADES[2], SHADES[1], "#6baed6"
 
 
 # ----------------------------------------------------------------------------------------- what an output hangs on
+
+
+def dependency(row: int, column: int, rows: int = 8, widths: tuple[int, int, int] = (6, 12, 5)) -> tuple:
+    """The numbers of x and of layer 1 of which out[row, column] changes: two boolean tensors, by the derivative."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    (w1, b1), (w2, b2) = ((draw(b, a), draw(b)) for a, b in itertools.pairwise(widths))
+    x = draw(rows, widths[0]).requires_grad_()
+    between = fused_mlp(x, [w1], [b1], final_activation="gelu")
+    out = fused_mlp(between, [w2], [b2], final_activation="sigmoid")
+    return tuple(grad != 0 for grad in torch.autograd.grad(out[row, column], (x, between)))
 
 
 def draw_dependency(row: int, column: int, rows: int = 8, widths: tuple[int, int, int] = (6, 12, 5)) -> Figure:
@@ -69,52 +77,4 @@ def draw_schedule(chunks: int = 4) -> Figure:
         ax.set(xlim=(-0.1, 8.4), ylim=(7, -0.2), aspect="equal")
         ax.set_title(f"chunk {chunk + 1}" + ", then b2 and activation" * (chunk == chunks - 1), size=9)
         ax.axis("off")
-    return figure
-
-
-# ------------------------------------------------------------------------------------------- the curve over the batch
-
-
-def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]]) -> Figure:
-    """Both MLPs. predicted(rows, widths) → (µs of the one kernel, µs of two a layer): as lines; what was recorded as
-    dots, and torch.compile's with x filled up. Prints the crossing of each."""
-    figure, axes = panels((10, 3.4), 1, 2, sharey=True)
-    batches = [2**n for n in range(7, 18)]
-    for ax, name, widths in zip(axes, ("bottom", "top"), (BOTTOM, TOP), strict=True):
-        lines = {rows: predicted(rows, widths) for rows in batches}
-        dots = curve(widths)
-        kinds = ("one kernel", "our faster one"), ("two kernels a layer", "torch.compile")
-        for which, (label, ran) in enumerate(kinds):
-            ax.loglog(batches, [lines[rows][which] for rows in batches], f"C{which}--", label=f"{label}, predicted")
-            us = [both[which] for both in dots.values()]
-            ax.loglog(list(dots), us, f"C{which}o-", lw=1, ms=4, label=f"{ran}, recorded")
-        filled_up = {rows: us for rows, (_, us) in curve(widths, "torch.compile, padded").items()}
-        ax.loglog(*zip(*filled_up.items(), strict=True), "C2o:", lw=1, ms=4, label="torch.compile, filled up, recorded")
-        crossings = []
-        for points, what, style in ((lines, "predicted", "--"), (dots, f"recorded, {README_GPU.upper()}", "-")):
-            rows = crossing(points)
-            crossings.append(f"{what}: {'none' if rows is None else f'{rows:,.0f} rows'}")
-            if rows is not None:
-                ax.axvline(rows, color="0.4", ls=style, lw=1)
-        print(f"{name}, two kernels a layer are faster from: {'; '.join(crossings)}")
-        ax.set(xlabel="rows of the batch", title=f"{name}, {'-'.join(map(str, widths))}")
-    axes[0].set_ylabel("µs")
-    axes[0].legend(frameon=False, fontsize=8)
-    return figure
-
-
-# ------------------------------------------------------------------------------------------------ the interaction
-
-
-def draw_moved(rows: int, features: int, columns: int) -> Figure:
-    """A bar of eager's steps, one behind the other, and one of the bytes that are needed."""
-    figure, ax = panels((10, 1.7))
-    start = 0.0
-    for i, (step, size) in enumerate(moved(rows, features, columns).items()):
-        ax.barh("eager", size / 1e6, left=start, color=f"C{i}", alpha=0.5)
-        ax.text(start + size / 2e6, 0, step, ha="center", va="center", size=9)
-        start += size / 1e6
-    ax.barh("needed", forward_bytes(rows, features, columns, torch.float32) / 1e6, color="C0")
-    ax.set(xlabel=f"MB read and written, {rows:,} rows of {features + 1} vectors of {columns}")
-    ax.invert_yaxis()
     return figure

@@ -18,6 +18,6 @@ quotes("15")
 claim("15", "the CUDA kernel that it takes by default for bags is on record with {:.0f} µs.", _in_cuda)
 claim(
     "15",
-    "or the op that notebook 17's backend takes, {:.1f} µs for 2048 rows.",
+    "or the op that notebook 24's backend takes, {:.1f} µs for 2048 rows.",
     lambda: (cell_us("embedding_bags_apart", "cuda", rows=2048, width=16, ids="uniform", part="bandwidth"),),
 )

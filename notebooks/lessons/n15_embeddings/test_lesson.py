@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernels import runtime
-from lessons.n15_embeddings import bags, puzzles
+from lessons.n15_embeddings import puzzles
+from lessons.shared import bags
 
 
 def test_the_ids_of_a_batch():

@@ -1,15 +1,13 @@
-"""The fused update as pictures: the walk over sorted occurrences, its segments; and what shared rows cost in AUC."""
+"""The walk over sorted occurrences as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lessons.n16_training_tables.arithmetic import chunk_of
 from lessons.shared.picture import draw_box, panels
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -38,34 +36,4 @@ def draw_walk(rows: Sequence[int]) -> Figure:
         ax.text(-0.15, y, label, ha="right", va="center", size=9)
     ax.set(xlim=(-1.6, len(rows)), ylim=(0, 3.4))
     ax.axis("off")
-    return figure
-
-
-def draw_segments(segments: Mapping[str, Sequence[int]], ids: int, columns: int = 16) -> Figure:
-    """segments: for each table the lengths of its segments, in a batch of `ids` ids a table. The longest and the mean
-    of each table, on a logarithmic scale, and how long the CUDA kernel's chunks are for rows of `columns` numbers."""
-    chunk = chunk_of(ids * len(segments), columns)
-
-    figure, ax = panels((10, 3.2))
-    names = list(segments)
-    ax.bar(names, [max(lengths) for lengths in segments.values()], color="lightskyblue", label="longest segment")
-    ax.plot(names, [ids / len(lengths) for lengths in segments.values()], "k_", markersize=14, label="mean segment")
-    ax.axhline(chunk, color="C1", linestyle="--", label=f"a chunk of the CUDA kernel: {chunk}")
-    ax.set(yscale="log", ylabel="occurrences of a row")
-    ax.tick_params(axis="x", labelsize=7)
-    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-    return figure
-
-
-def draw_auc(table: pd.DataFrame) -> Figure:
-    """AUC over rows a known id, a line a hash, with the spread of the seeds; above, the best that can be reached."""
-    figure, ax = panels((8, 3.6))
-    for name, part in table.groupby("hash"):
-        errors = (part["auc"] - part["lowest"], part["highest"] - part["auc"])
-        ax.errorbar(part["share"], part["auc"], errors, marker="o", capsize=3, label=name)
-    ax.axhline(table.attrs["best"], color="k", linestyle=":", label="the true probability")
-    ax.set(xscale="log", xlabel="rows of the tables, for each known id", ylabel="AUC on unseen rows")
-    ax.set_xticks(shares := sorted(table["share"].unique()), [f"{share:g}" for share in shares])
-    ax.minorticks_off()
-    ax.legend(frameon=False)
     return figure

@@ -1,143 +1,195 @@
-"""The parts of the fused update as puzzles: what each must compute, and what launches a reader's kernel.
+"""The puzzles of 16_training_tables.ipynb: kernels that add up each row's gradients, and update the row.
 
-    starts      keys [N] in ascending order → starts [N]: 1 where a row's first occurrence is
-    row_sums    grad [N, D], positions [N], offsets [S + 1] → sums [S, D]: of segment s, Σ grad[positions[k]] over its k
-    adagrad     tables [R, D], state [R, D], rows [S], sums [S, D]: those rows updated in place
-    rowwise     the same with state [R]
-    whole       tables [R, D], state [R, D], ids [N], grad [N, D]: Adagrad, a function put together of the parts
+    walk     SGD, a program for each place: that of a run's first adds up the run
+    tiles    SGD, a program for a tile of BLOCK places; what a run of several tiles has in one goes to heads and tails
+    adagrad  the same by Adagrad
 
-The first four are solved by a kernel, which `launch_…` launches; whole_puzzle.py has the last.
+table, state [R, D]; keys [N] row numbers, sorted; order [N] where each stood; grad [N, D]. D is a power of two.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.embedding_bags_update.eager import update_
-from lessons.n16_training_tables import whole_puzzle
-from lessons.n16_training_tables.update_parts import (
-    BLOCK,
-    EPS,
-    MANY,
-    launch_starts,
-    launch_sums,
-    launch_update,
-    power_of_two,
-    starts_of,
-    sums_of,
-)
-from lessons.shared.far import FAR, has_room
+from kernels.check import Call, Case, Spec
+from kernels.inductor.compile import define
+from kernels.ops.embedding_bags_update import eager
+from kernels.ops.embedding_bags_update.spec import SPECS
+from lessons.shared import answers
+from lessons.shared.far import FAR, behind, has_room
 from lessons.shared.puzzle import InTriton, Judge
 
-LARGE = 1e8  # plus 1 it is, in float32, itself
-FEW = (40, 2)  # the shape of the case of sums whose rows, and whose positions, also lie FAR
-FEW_ROWS = (8, 2)  # the same of the updates
+BLOCK, EPS, RATE = 16, 1e-10, 0.1
+EXACT = SPECS["embedding_bags_update"].scale
+FEW = (40, 2)  # the shape of the case whose rows, of the table or of grad, also lie FAR
+# What a picture of `walk` draws: table, keys, order, grad.
+SMALL = (
+    torch.zeros(8, 4), torch.tensor([0, 0, 2, 2, 5, 7, 7, 7]), torch.tensor([3, 7, 1, 5, 4, 0, 2, 6]), torch.ones(8, 4)
+)
 
 
-def _starts_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    count = case.shape[0]
-    keys = case.integers(1, max(count // 3, 2), device).sort().values
-    hint = "compare each key with the one before. The first key has none, so what stands for it must be no key."
-    if count > MANY:
-        hint = f"there are {count:,} keys: a place among them needs more than 16 bits."
-    yield Call(f"{count} keys", (keys,), hint=hint)
-    if BLOCK < count < MANY:  # a row that fills blocks, and keys that differ in their upper bits or in their last alone
-        hint = f"a program takes {BLOCK} keys: which key comes before its first?"
-        yield Call(f"{count} keys, all 0", (torch.zeros_like(keys),), hint=hint)
-        yield Call(f"{count} keys, 2^32 apart", (keys << 32,), hint="are keys compared in all of their 64 bits?")
-        hint = "are keys compared as whole numbers? A float32 has 24 bits, a float64 53."
-        yield Call(f"{count} keys from 2^60 on", (keys + 2**60,), hint=hint)
+def launch_walk(
+    kernel, table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0
+) -> None:
+    """kernel[N](table, keys, order, grad, N, rate, D). first, row: rows before table and grad, of which keys and order
+    know."""
+    larger = behind(table, first)
+    kernel[(len(keys),)](larger, keys, order, behind(grad, row), len(keys), rate, D=table.shape[1])
+    table.copy_(larger[first:])
 
 
-def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    count, width = case.shape
-    keys, positions = case.integers(2, max(count // 4, 1), device, (count,)).sort(stable=True)
-    first = starts_of(keys).nonzero().flatten()
-    offsets = torch.cat([first, torch.tensor([count], device=device)])
-    grad = case.tensor(1, device)
-    hint = f"k is a place among the sorted; positions[k] is the row of grad, {width} numbers wide."
-    yield Call(str(case), (grad, positions, offsets), hint=hint)
-    if count > BLOCK and case.dtype == torch.float32:  # two rows, their occurrences by turns
-        numbers = torch.tensor([[LARGE, LARGE, -LARGE, -LARGE, 1, 2]], dtype=torch.float32, device=device).T
-        tensors = (numbers.repeat(1, width), *(torch.tensor(v, device=device) for v in ([0, 2, 4, 1, 3, 5], [0, 3, 6])))
-        hint = "(1e8 - 1e8) + 1 is 1, and (1 - 1e8) + 1e8 is 0: in order."
-        yield Call(f"6×{width}, 1e8 - 1e8 + 1", tensors, hint=hint)
-    if case.shape == FEW and has_room(device, half := grad.half()):
-        hint = "positions name rows beyond 2^32: a row and its place need all of their 64 bits."
-        yield Call(f"{case}, rows beyond 2^32", (half, positions + FAR, offsets), (FAR,), hint)
-    if case.shape == FEW and has_room(device, positions.int()):
-        hint = f"there are {FAR:,} positions more in front: first, end and k need all of their 64 bits."
-        yield Call(f"{case}, positions beyond the 2^32-nd", (grad, positions.int(), offsets + FAR), (0, FAR), hint)
+def launch_tiles(
+    kernel, tables: Sequence[Tensor], keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int, row: int,
+) -> None:
+    """kernel[tiles](*tables, keys, order, grad, heads, tails, N, rate, D, BLOCK), of one table or of table and state;
+    the runs of several tiles are then finished in PyTorch."""
+    larger = [behind(table, first) for table in tables]
+    count, (_, width) = -(-len(keys) // BLOCK), grad.shape
+    heads, tails = grad.new_empty(count, width), grad.new_empty(count, width)
+    kernel[(count,)](
+        *larger, keys, order, behind(grad, row), heads, tails, len(keys), rate, D=width, BLOCK=BLOCK
+    )
+    for table, all_rows in zip(tables, larger, strict=True):
+        table.copy_(all_rows[first:])
+    rows, sums = finished(keys.tolist(), heads, tails)
+    if rows:
+        rows = torch.tensor(rows, device=keys.device) - first
+        table, state = (*tables, None)[:2]
+        eager.update_(table, state, rows, torch.stack(sums), rate, "sgd" if state is None else "adagrad", EPS)
 
 
-class _InOrder(Sums):
-    """No error in sums of LARGE numbers, which are exact where they are added up in order."""
+def finished(keys: list[int], heads: Tensor, tails: Tensor) -> tuple[list[int], list[Tensor]]:
+    """The rows whose runs lie in several tiles, and their sums: a head, and the tails before it."""
+    rows, sums = [], []
+    for tile in range(1, len(heads)):
+        begin, key = tile, keys[tile * BLOCK]
+        while begin and keys[begin * BLOCK - 1] == key:
+            begin -= 1
+        if begin < tile and key not in keys[(tile + 1) * BLOCK : (tile + 1) * BLOCK + 1]:
+            rows.append(key), sums.append(heads[tile] + tails[begin:tile].sum(0))
+    return rows, sums
+
+
+def by_sgd(table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0) -> None:
+    """The reference of `walk` and `tiles`."""
+    state = table.new_empty(0)
+    eager.embedding_bags_update(table, state, 2 * (keys - first) + 1, order - row, grad, *3 * [None], rate, "sgd")
+
+
+def by_adagrad(
+    table: Tensor, state: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0
+) -> None:
+    """The reference of `adagrad`."""
+    keys, order = 2 * (keys - first) + 1, order - row
+    eager.embedding_bags_update(table, state, keys, order, grad, *3 * [None], rate, "adagrad", EPS)
+
+
+@dataclass(frozen=True)
+class _AsTheOp:
+    """As exact as the op must be."""
+
+    rule: str
 
     def errors(self, reference: Callable, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
-        errors = super().errors(reference, call, exact)
-        in_order = LARGE <= call.tensors[0].abs().max() < math.inf
-        return [error * 0 for error in errors] if in_order else errors
+        *tables, keys, order, grad = call.tensors
+        rate, first, row = (*call.options, 0, 0)[:3]
+        table, state = (*tables, tables[0].new_empty(0))[:2]
+        given = (table, state, 2 * (keys - first) + 1, order - row, grad, None, None, None)
+        both = [*exact, state.double()][:2]
+        return EXACT.errors(reference, Call("", given, (rate, self.rule, EPS, 0)), both)[: len(exact)]
 
 
-_SHAPES = ((1, 1), (7, 4), (40, 16), (100, 5), (300, 33))
+def _runs(case: Case) -> Iterator[tuple[str, Tensor, str]]:
+    """(what the ids are, sorted rows [N] of a table of N, a hint) of a case of shape (N, D)."""
+    count = case.shape[0]
+    yield "few rows", case.integers(2, max(count // 4, 1), shape=(count,)).sort().values, (
+        "a run begins where a key differs from the one before, and ends where it differs from the next. order says "
+        "which row of grad each is of."
+    )
+    if count > 1:
+        yield "each row once", torch.arange(count), (
+            "each run has one element, and its row is updated all the same; order says which gradient it is."
+        )
+    if count > 2 * BLOCK:
+        yield "one row", torch.full((count,), count // 2), (
+            "all keys are alike: which program is to update the row, and what adds up what it has not?"
+        )
+        yield "runs of a tile", torch.arange(count) // BLOCK, (
+            f"each run fills a tile of {BLOCK} places: it begins and ends there, and goes on in no other."
+        )
+        yield "runs that begin in one tile and end in the next", (torch.arange(count) + BLOCK // 2) // BLOCK, (
+            "heads[tile] is the sum of the run that came from the tile before, and ends in this one; tails[tile] that "
+            "of the run that goes on in the next."
+        )
 
 
-def _reference(rule: str) -> Callable:
-    def reference(
-        tables: Tensor, state: Tensor, rows: Tensor, sums: Tensor, lr: float, eps: float, first: int = 0
-    ) -> None:
-        update_(tables, state, rows - first, sums, lr, rule, eps)
-
-    return reference
-
-
-def _update_calls(state_of: Callable[[tuple], tuple], what: str) -> Callable[[Case, torch.device], Iterator[Call]]:
+def _calls(stateful: bool, update: str) -> Callable[[Case, torch.device], Iterator[Call]]:
     def calls(case: Case, device: torch.device) -> Iterator[Call]:
-        rows, width = case.shape
-        named = torch.randperm(rows, generator=torch.Generator().manual_seed(rows))[: -(-rows // 2)].to(device)
-        state = case.tensor(2, device, state_of(case.shape)).abs()
-        tensors = (case.tensor(1, device), state, named, case.tensor(3, device, (len(named), width)))
-        hint = f"the state takes {what}; the root is that of the new state; the row moves against the gradient."
-        if (lanes := power_of_two(width)) > width:
-            hint = f"{width} columns in {lanes} lanes: what a load without `other` leaves out is undefined."
-        elif rows > 1:
-            hint = "rows[s] is the row of tables and state, s that of sums."
-        yield Call(f"{rows}×{width}, eps {EPS}", tensors, (0.1, EPS), hint=hint)
-        yield Call(f"{rows}×{width}, eps 0.5", tensors, (0.1, 0.5), hint="is eps added, and outside the root?")
-        if case.shape == FEW_ROWS and has_room(device, *tensors[:2]):
-            tensors = *tensors[:2], named + FAR, tensors[3]
-            hint = "rows[s] may lie beyond 2^32: a row and its place need all of their 64 bits."
-            yield Call(f"{rows}×{width}, rows beyond 2^32", tensors, (0.1, EPS, FAR), hint)
+        count, width = case.shape
+        table, grad = (case.tensor(seed, device, (count, width)) for seed in (1, 3))
+        tables = (table, case.tensor(4, device, (count, width)).abs()) if stateful else (table,)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(count)).to(device)
+        for what, keys, hint in _runs(case):
+            keys, last = keys.to(device), f"{hint} {update}" if what == "each row once" else hint
+            yield Call(f"{count}×{width}, {what}", (*tables, keys, order, grad), (RATE,), last)
+            if case.shape != FEW or what != "few rows":
+                continue
+            if has_room(device, *tables):
+                hint = f"the table has {FAR:,} rows more: a key, and its row's place, need all of their 64 bits."
+                yield Call(f"{count}×{width}, rows beyond 2^32", (*tables, keys + FAR, order, grad), (RATE, FAR), hint)
+            if has_room(device, grad):
+                hint = f"grad has {FAR:,} rows more: order, and what it names, need all of their 64 bits."
+                more = (*tables, keys, order + FAR, grad)
+                yield Call(f"{count}×{width}, gradients beyond 2^32", more, (RATE, 0, FAR), hint)
 
     return calls
 
 
-def _updating(rule: str, state_of: Callable[[tuple], tuple], what: str) -> InTriton:
-    cases = [Case(shape) for shape in ((1, 2), (8, 16), (9, 5), (5, 33), (1, 1), FEW_ROWS)]
-    cases.append(Case((8, 16), values="special"))
-    calls = _update_calls(state_of, what)
-    spec = Spec(_reference(rule), calls, outputs=(), mutated=("tables", "state"), cases=lambda names: cases)
-    return InTriton(spec, launch_update, __name__)
+def _cases(names: tuple[str, ...]) -> list[Case]:
+    shapes = (1, 4), (7, 2), (BLOCK, 4), (BLOCK + 1, 1), (6 * BLOCK, 4), (5 * BLOCK - 3, 2), FEW
+    return [*map(Case, shapes), Case((3 * BLOCK + 1, 4), values="special")]
 
 
-_COUNTS = (1, 7, 64, 129, 500, MANY + 99)
-_SUMMED = [*map(Case, _SHAPES), Case((400, 1), torch.float16), Case((40, 16), torch.float16)]
-_SUMMED += [Case((40, 16), values="special"), Case(FEW)]
+def _puzzle(launch: Callable, reference: Callable, rule: str, update: str) -> InTriton:
+    mutated = ("table", "state") if rule == "adagrad" else ("table",)
+    calls = _calls(rule == "adagrad", update)
+    spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=_AsTheOp(rule), cases=_cases)
+    return InTriton(spec, launch, __name__)
+
+
+def _of_table(kernel, table, keys, order, grad, rate, first=0, row=0) -> None:
+    launch_tiles(kernel, (table,), keys, order, grad, rate, first, row)
+
+
+def _of_state(kernel, table, state, keys, order, grad, rate, first=0, row=0) -> None:
+    launch_tiles(kernel, (table, state), keys, order, grad, rate, first, row)
+
+
 PUZZLES = {
-    "starts": InTriton(
-        Spec(starts_of, _starts_calls, ("starts",), cases=lambda names: [Case((count,)) for count in _COUNTS]),
-        launch_starts, __name__,
+    "walk": _puzzle(launch_walk, by_sgd, "sgd", "The row moves against the gradient, by rate times it."),
+    "tiles": _puzzle(_of_table, by_sgd, "sgd", "The row moves against the gradient, by rate times it."),
+    "adagrad": _puzzle(
+        _of_state, by_adagrad, "adagrad",
+        "The state takes the square of a run's sum; the root is that of the new state, and eps is added to it.",
     ),
-    "row_sums": InTriton(
-        Spec(sums_of, _sums_calls, ("sums",), scale=_InOrder(k=4), cases=lambda names: _SUMMED), launch_sums, __name__
-    ),
-    "adagrad": _updating("adagrad", lambda shape: shape, "g²"),
-    "rowwise": _updating("rowwise_adagrad", lambda shape: shape[:1], "the mean of g² over D"),
-    "whole": whole_puzzle.WHOLE,
 }
-attempt = Judge(PUZZLES).attempt
+JUDGE = Judge(PUZZLES)
+attempt = JUDGE.attempt
+
+
+def solution(name: str) -> Callable:
+    """The reader's kernel of this puzzle if it has passed, or else the lesson's."""
+    if name in JUDGE.solved:
+        return JUDGE.solved[name]
+    right = answers.solutions(Path(__file__).parent)
+    text = "\n\n\n".join(right[each].source.partition("\n\n\nsolved")[0] for each in ("tiles", name))
+    kernel = re.findall(r"^def (\w+)", text, re.M)[-1]
+    return define(text, kernel, {"triton": triton, "tl": tl, "__name__": kernel})

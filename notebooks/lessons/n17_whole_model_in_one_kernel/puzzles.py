@@ -1,9 +1,8 @@
 """The puzzles, and what each answer must give.
 
-place_of_pair   (i, j) → where in the top MLP's input the product of the vectors i and j lies
-fits            (width, outputs, budget) → the most tables whose rows a thread can hold
 whole_model     the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by
                 access; on a GPU it then runs there too
+staged          the same, whose warps read dense from as few sectors as hold it
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome
 from kernels.ops.dlrm import eager
 from kernels.ops.dlrm.spec import Layers
-from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, WIDTH, whole
-from lessons.shared.puzzle import Drawn, Judge
+from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, ROOM, WIDTH, has_launch, whole
+from lessons.shared import answers
+from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.records import LANES, SECTOR
@@ -50,29 +50,7 @@ def place(i: int, j: int) -> int:
     return WIDTH + i * (i - 1) // 2 + j
 
 
-def _wrong_place(want: object, got: object) -> str:
-    if got == want - WIDTH:
-        return "The dense vector's four numbers come before the pairs."
-    return ""
-
-
-# The pairs of five vectors, and of Criteo's 27: there may be any number of them.
-PAIRS = [*((i, j) for i in range(1, 6) for j in range(i)), (26, 0), (26, 25)]
 BY_COLUMN = "The pairs come row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs are in the rows before row i?"
-
-
-def fits(width: int, outputs: int, budget: int) -> int:
-    """The most tables, where a thread holds the dense vector, a vector a table, and the sums of `outputs`."""
-    return max((budget - outputs) // width - 1, 0)
-
-
-def _wrong_fit(want: object, got: object) -> str:
-    if got == want + 1:
-        return "There is one more vector than there are tables: the bottom MLP's."
-    return ""
-
-
-_FITS = "While a thread adds up the pairs of F tables, it holds F + 1 vectors of `width` numbers, and `outputs` sums."
 
 # ----------------------------------------------------------------------------------------------------------- reference
 
@@ -344,27 +322,36 @@ def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]
     return counts
 
 
+STAGE = (
+    "Let neighbouring lanes copy neighbouring numbers of dense, the rows of the whole block, into a __shared__ array. "
+    "Then wait for all threads, and let each take its 13 from there."
+)
 
 
-def _pair() -> tuple[int, int]:
-    i = int(torch.randint(27, 300, ()))
-    return i, int(torch.randint(i, ()))
+@dataclass(frozen=True)
+class Staged(Forward):
+    """A text with the kernel `forward` that reads dense side by side."""
+
+    def judge(self, name: str, source: object) -> str:
+        lines = super().judge(name, source)
+        _, sectors, fewest = touched(source)["dense"]
+        if sectors > 1.2 * fewest:
+            raise Wrong(
+                f"{name}: right, but a warp's reads of dense touch {sectors:.0f} sectors, and {fewest} hold its rows\n"
+                f"Hint: {STAGE}"
+            )
+        return f"{lines}\na warp's reads of dense touch {sectors:.0f} sectors, and {fewest} hold its rows"
 
 
-def _size() -> tuple[int, int, int]:
-    return tuple(int(torch.randint(least, most, ())) for least, most in ((1, 65), (0, 600), (1, 1000)))
-
-
-SIZES = ((4, 8, 160), (16, 8, 160), (16, 512, 160), (64, 16, 160), (1, 0, 255), (3, 7, 100))
 PUZZLES = {
-    "place_of_pair": Drawn(
-        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], wrong=_wrong_place,
-        draw=_pair, hint=BY_COLUMN, index=True,
-    ),
-    "fits": Drawn(
-        fits, [(f"width {w}, {n} sums, {budget} numbers", (w, n, budget), _FITS) for w, n, budget in SIZES],
-        unit="tables", wrong=_wrong_fit, draw=_size, hint=_FITS,
-    ),
     "whole_model": Forward(),
+    "staged": Staged(),
 }
-attempt = Judge(PUZZLES).attempt
+JUDGE = Judge(PUZZLES)
+attempt = JUDGE.attempt
+
+
+def solution(name: str) -> str:
+    """The reader's kernel of this puzzle if it has passed, or else the lesson's."""
+    solved = JUDGE.solved.get(name)
+    return solved if solved and not has_launch(solved) else answers.solutions(ROOM)[name].source.split('"""')[1]

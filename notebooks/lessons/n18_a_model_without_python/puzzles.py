@@ -2,7 +2,7 @@
 
     as_trained   counts [B, 13] → what training saw of them
     is_declared  declared sizes, shapes → whether the shapes are what was declared
-    body         counts [B, 13], ids [B, 26] → the bytes of a request
+    pairs        products [B, V, V] → what is below the diagonal [B, V (V - 1) / 2]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lessons.shared.puzzle import Judge, Own
-from lessons.shared.puzzle.reader import ask
+from lessons.shared.puzzle.reader import ask, unchanged
 
 # ---------------------------------------------------------------------------------------------------------- as_trained
 
@@ -44,15 +44,6 @@ _SHAPE = "each count gives one number, and that stays in its row and its column.
 _TYPE = "the model computes in float32."
 
 
-def _unchanged(told: str, name: str, tensor: Tensor, kept: Tensor) -> None:
-    """AssertionError if a caller's tensor has other bits than before."""
-    same = tensor.shape == kept.shape and tensor.numpy().tobytes() == kept.numpy().tobytes()
-    assert same, (
-        f"{told}the {name} were changed\n"
-        f"Hint: a caller may still need them. A method with _ at its end changes its tensor, and so does {name}[…] = …"
-    )
-
-
 def _check_as_trained(answer: Callable) -> str:
     for name, values, hint in _COUNTS:
         rows = [row + [6.0] * (_COLUMNS - len(row)) for row in values]
@@ -63,7 +54,7 @@ def _check_as_trained(answer: Callable) -> str:
         assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
         assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {_SHAPE}"
         assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {_TYPE}"
-        _unchanged(told, "counts", counts, kept)
+        unchanged(told, "counts", counts, kept)
         wrong = (~torch.isclose(got, want, rtol=1e-6, atol=1e-7)).nonzero()
         if len(wrong):
             row, column = wrong[0].tolist()
@@ -77,17 +68,7 @@ def _check_as_trained(answer: Callable) -> str:
 
 
 def _check_exports(answer: Callable) -> None:
-    try:
-        sizes = ({0: torch.export.Dim("rows")},)
-        with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
-            inputs = (_rows(2, 1.0, -2.0),)
-            program = torch.export.export(_OneCall(answer), inputs, dynamic_shapes=sizes)
-    except Exception as error:
-        raise AssertionError(
-            f"as_trained: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
-            "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays "
-            "behind; so does NumPy."
-        ) from error
+    program = _exported(answer, _rows(2, 1.0, -2.0), "as_trained")
     for rows in (0, 5):
         counts = _rows(rows, 3.0, 4.0)
         want, got = as_trained(counts), program.module()(counts)
@@ -96,6 +77,20 @@ def _check_exports(answer: Callable) -> None:
             f"{_first_two(want)}, got {_first_two(got)}\n"
             "Hint: a number that Python took out of a tensor is a constant of the graph."
         )
+
+
+def _exported(answer: Callable, example: Tensor, name: str) -> torch.export.ExportedProgram:
+    """For any number of rows."""
+    try:
+        with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
+            sizes = ({0: torch.export.Dim("rows")},)
+            return torch.export.export(_OneCall(answer), (example,), dynamic_shapes=sizes)
+    except Exception as error:
+        raise AssertionError(
+            f"{name}: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
+            "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays "
+            "behind; so does NumPy."
+        ) from error
 
 
 def _rows(rows: int, first: float, second: float) -> Tensor:
@@ -217,111 +212,54 @@ def _check_is_declared(answer: Callable) -> str:
     return f"{len(_SHAPES)} cases passed on paper"
 
 
-# ---------------------------------------------------------------------------------------------------------------- body
+# --------------------------------------------------------------------------------------------------------------- pairs
 
 
-def body(counts: Tensor, ids: Tensor) -> bytes:
-    """As model/serving/cpp/requests.h reads them."""
-    return len(counts).to_bytes(8, "little") + counts.numpy().tobytes() + ids.numpy().tobytes()
+def pairs(products: Tensor) -> Tensor:
+    """[B, V, V] → [B, V (V - 1) / 2]: what is below the diagonal, row by row."""
+    return torch.cat([products[:, k, :k] for k in range(1, products.shape[1])], dim=1)
 
 
-def _requests() -> Iterator[tuple[str, Tensor, Tensor, str]]:
-    """(case, counts, ids, a hint where the layout gives none)"""
-    generator = torch.Generator().manual_seed(1)
+# Operators of torch.export whose code reads an index for each number.
+_BY_INDEX = ("index", "gather", "take", "masked", "nonzero", "embedding")
+
+
+def _check_pairs(answer: Callable) -> str:
+    generator = torch.Generator().manual_seed(2)
     for rows in (1, 3, 0, 257):
-        counts = torch.rand(rows, 13, generator=generator)
-        ids = torch.randint(1 << 40, (rows, 26), generator=generator)
-        yield f"{rows} row{'s' * (rows != 1)}", counts, ids, ""
-    counts, ids = torch.full((2, 13), _NAN), torch.full((2, 26), -1)
-    yield "missing counts and ids", counts, ids, (
-        "NaN and -1 go over as they are: what a missing one means, the model says. An int64 has a sign."
-    )
-    counts = torch.full((2, 13), -2.0)
-    yield "counts below 0", counts, ids, "counts go over as they are: the model takes those below 0 for 0."
-    # The caller's tensors may be views: the bytes of other numbers lie between theirs.
-    counts, ids = torch.rand(4, 26, generator=generator)[:, ::2], torch.arange(104).view(26, 4).T
-    yield "tensors that are views", counts, ids, "row by row, also where the tensor does not lie so."
-
-
-def _check_body(answer: Callable) -> str:
-    requests = [*_requests()]
-    for name, counts, ids, hint in requests:
-        told = f"body, case {name}: "
-        want, kept = body(counts, ids), (counts.clone(), ids.clone())
-        got = ask(told, answer, (counts, ids), hint or _layout(b"", len(counts), counts, ids))
-        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
-        for what, tensor, before in zip(("counts", "ids"), (counts, ids), kept, strict=True):
-            _unchanged(told, what, tensor, before)
-        assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids, hint)}"
-    return f"{len(requests)} cases passed on paper"
-
-
-def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor, hint: str) -> str:
-    """The first byte that is another, and what to think of."""
-    message = f"expected {len(want)} bytes, got {len(got)}"
-    if len(got) == len(want):
-        at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
-        message = f"byte {at}: expected {want[at]}, got {got[at]}"
-    return f"{message}\nHint: {hint or _layout(got, len(counts), counts, ids)}"
-
-
-_LITTLE = "little-endian: the byte of the ones comes first, in each number."
-
-
-def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
-    parts = counts.numpy().tobytes(), ids.numpy().tobytes()
-    both, number = b"".join(parts), rows.to_bytes(8, "little")
-    if got == both:
-        return "the number of rows comes first, as 8 bytes."
-    if got == both + number:
-        return "the number of rows comes first, before the counts."
-    if got == rows.to_bytes(4, "little") + both:
-        return "the number of rows is an int64: 8 bytes."
-    if got[8:] == both:
-        if got[:8] == number[::-1]:
-            return _LITTLE
-        return f"the first 8 bytes are the number of rows, here {rows}, as an int64."
-    if got[8:] == parts[1] + parts[0]:
-        return "the counts come before the ids."
-    pairs = zip(counts, ids, strict=True)
-    if got[8:] == b"".join(a.numpy().tobytes() + b.numpy().tobytes() for a, b in pairs):
-        return "all counts come first, row by row, and then all ids."
-    orders = [[a.numpy().tobytes() for a in (tensor, tensor.T.contiguous())] for tensor in (counts, ids)]
-    if got[8:] in (a + b for a in orders[0] for b in orders[1]):
-        return "row by row: what belongs to one row lies side by side. These go column by column."
-    of_counts, of_ids = 13 * rows, 26 * rows
-    if len(got) == 8 + 8 * of_counts + 8 * of_ids:
-        return "the counts are float32: 4 bytes a number."
-    if len(got) == 8 + 4 * of_counts + 4 * of_ids:
-        return "the ids are int64: 8 bytes a number."
-    if len(got) == 8 + len(both):
-        return _by_part(got[8 : 8 + len(parts[0])], got[8 + len(parts[0]) :], counts, ids)
-    return (
-        f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids, with nothing between them."
-    )
-
-
-def _by_part(of_counts: bytes, of_ids: bytes, counts: Tensor, ids: Tensor) -> str:
-    """What to think of where each part is as long as it should be."""
-    as_counts, as_ids = counts.numpy(), ids.numpy()
-    swapped = as_counts.astype(">f4").tobytes(), as_ids.astype(">i8").tobytes()
-    if of_counts == swapped[0] or of_ids == swapped[1]:
-        return _LITTLE
-    if of_counts == as_counts.astype("<i4").tobytes():
-        return "the counts are float32, not whole numbers: 4 bytes each, as they are."
-    if of_counts != as_counts.tobytes():
-        return "the counts go over as they are: each as its float32's 4 bytes, neither rounded nor changed."
-    if of_ids == as_ids.astype("<f8").tobytes():
-        return "the ids are int64: a double has 8 bytes, too, and they mean something else."
-    if np.array_equal(np.frombuffer(of_ids, "<i8"), ids.float().long().numpy().ravel()):
-        return "an id has up to 64 bits, of which float32 keeps 24: leave the ids int64."
-    return "the ids go over as they are: each as its int64's 8 bytes."
+        told = f"pairs, case {rows} row{'s' * (rows != 1)}: "
+        products = torch.rand(rows, 27, 27, generator=generator)
+        kept, want = products.clone(), pairs(products)
+        hint = "row k has its first k numbers below the diagonal: products[:, k, :k], for k from 1 on."
+        got = ask(told, answer, (products,), hint)
+        assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
+        assert got.shape == want.shape, (
+            f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\n"
+            f"Hint: the diagonal does not belong to them. {hint}"
+        )
+        assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {_TYPE}"
+        unchanged(told, "products", products, kept)
+        wrong = (got != want).nonzero()
+        if len(wrong):
+            row, k = wrong[0].tolist()
+            raise AssertionError(
+                f"{told}number {k} of row {row}: expected {want[row, k]:g}, got {got[row, k]:g}\nHint: "
+                + ("those are above the diagonal. " if torch.equal(got, pairs(products.mT)) else "") + hint
+            )
+    program = _exported(answer, torch.rand(3, 27, 27), "pairs")
+    used = {node.target.__name__.split(".")[0] for node in program.graph.nodes if node.op == "call_function"}
+    if found := sorted(name for name in used if name.startswith(_BY_INDEX)):
+        raise AssertionError(
+            f"pairs: the values are right, but the graph has aten.{found[0]}\nHint: it reads an index for each number. "
+            "A slice is a view: [:, k, :k] only says where it begins and how long it is."
+        )
+    return "4 cases passed on the CPU, and its graph has no index"
 
 
 PUZZLES = {
     "as_trained": Own(_check_as_trained),
     "is_declared": Own(_check_is_declared, seconds=20),
-    "body": Own(_check_body),
+    "pairs": Own(_check_pairs),
 }
 JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
@@ -329,4 +267,4 @@ attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"as_trained": as_trained, "is_declared": is_declared, "body": body}[name])
+    return SOLVED.get(name, {"as_trained": as_trained, "is_declared": is_declared, "pairs": pairs}[name])

@@ -10,8 +10,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from matplotlib.colors import to_rgba
 
-from lessons.n19_a_kernel_without_triton import puzzles, recorded
+from lessons.n19_a_kernel_without_triton import pictures, puzzles, recorded
 from lessons.n19_a_kernel_without_triton.cubin_file import section
 from lessons.shared.commands import ROOT
 
@@ -99,12 +100,21 @@ def test_what_a_run_on_the_gpu_is_told(monkeypatch):
         puzzles._check_launch("")
 
 
-def test_the_ladder_names_the_gpu_of_each_record(capsys):
-    recorded.show()
-    calls, launches = re.findall(r"^recorded on (.*?), torch", printed := capsys.readouterr().out, re.MULTILINE)
-    assert calls == "NVIDIA H200"
-    assert launches == recorded.LAUNCHES.with_part("launch").head("GPU")
-    assert re.search(r"^kernels.cubin, from C\+\+ +\d+\.\d \(\d+\.\d to \d+\.\d\)$", printed, re.MULTILINE)
+def test_the_recorded_launches_name_their_gpu(capsys):
+    recorded.launches().show()
+    head, size, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"RECORDED on: {recorded.LAUNCHES.with_part('launch').head('GPU')}, ")
+    assert size == "1,024 numbers"
+    assert re.fullmatch(r"  kernels.cubin, from C\+\+ +\d+\.\d µs \(\d+\.\d to \d+\.\d\)", rows[-1])
+
+
+def test_the_pictures_show_what_is_written_and_what_is_mistaken():
+    colours = [patch.get_facecolor() for patch in pictures.draw_mask(17).axes[0].patches]
+    assert colours.count(to_rgba(pictures.RED)) == 3
+    given, taken = ("a", "stride", "n"), (("a", 8), ("n", 4), ("hidden", 8), ("hidden", 8))
+    ax = pictures.draw_addresses(given, taken).axes[0]
+    assert [patch.get_facecolor() for patch in ax.patches[1::2]].count(to_rgba(pictures.RED)) == 3
+    assert [text.get_text() for text in ax.texts if text.get_text() == "?"] == ["?"]
 
 
 def test_the_bench_records_each_way(tmp_path):

@@ -3,6 +3,7 @@
     times = measure("15", "look_ups", [2048, 65536], inputs, {"eager": eager, "yours": look_up}, moved=bytes_of)
     times.compare("yours", "eager", 65536)
 
+`waited` is for calls of which the host is a part: what a caller waits for.
 `lecture.py NN --record` keeps what the cells of a notebook measure, in traces/results/<gpu>/lecture_NN.json.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,14 +22,19 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.measure import records as files
-from lessons.shared.experiment import PERCENTILES, VERSIONS, Experiment, Outputs, Way, tensors
+from kernels.measure.clock import percentiles
+from lessons.shared.experiment import PERCENTILES, VERSIONS, WRONG, Experiment, Outputs, Way, failure, tensors
 from lessons.shared.records import apart, gb_per_s, tflop_per_s
 from model.profiling.recording import today
 
 FOLDER = "LECTURE_RECORD"  # the variable in which lecture.py --record says where rows are kept
 COPY = "copy"  # the name of the yardstick's row
+BATCHES = 15  # of calls from Python
 LEAST_SETS = 4  # of inputs, each with a call in the graph: a replay of one short call is mostly the replay's own time
+ON_GPU, WAITED = "on the GPU", "that the caller waits"  # what a time is
+US = tuple(f"us_{name}" for name in PERCENTILES)
 Function = Callable[..., Outputs]
+Changes = Callable[..., Sequence[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ def measure(
     notebook: str, part: str, sizes: Iterable | Mapping, inputs: Callable[..., Sequence[Tensor]],
     ways: Mapping[str, Function], *, moved: Callable[..., int] | None = None, flops: Callable[..., int] | None = None,
     right: Function | None = None, tolerance: float = 0.0, unit: str = "rows", small: object = None,
+    changes: Changes | None = None, calls: int = 0,
 ) -> Times:
     """Time ways to one result at each size, on the GPU: replays of CUDA graphs by turns, the L2 swept before each, a
     graph's calls on different sets of inputs. Without a GPU print what was recorded of these ways at these sizes.
@@ -111,17 +119,23 @@ def measure(
     moved, flops: of a set of tensors the bytes that must move, and the FLOPs: rates stand beside the times then.
     right: function(*tensors) → the right result; without it the first way's. tolerance: a part of the largest number.
     small: the size at which, without a GPU, each way runs once, uncompiled, and must be right (AssertionError).
+    changes: of ways that write into their tensors: function(*tensors) → (a tensor, which of its rows change) for each.
+        What is judged is these rows, which are put back before.
+    calls: in place of replays, time calls from Python on one set of inputs: so many in a row, of which the last is
+        waited for.
 
     A way that fails, or gives a wrong result, is a row that says so, without a time.
     """
     sizes = dict(sizes) if isinstance(sizes, Mapping) else {size: size for size in sizes}
-    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit)
+    what = {0: ON_GPU, 1: "from call to result"}.get(calls, "a call from Python")
+    right, recorded = right or next(iter(ways.values())), _recorded(notebook, part, sizes, ways, unit, what)
     if runtime.device().type != "cuda":
         if small is not None:
-            judge = _judge(right, arguments := inputs(small), tolerance)
+            rows = _Rows(changes, arguments := inputs(small))
+            judge = _judge(rows.of(right), arguments, tolerance)
             for name, way in ways.items():
                 way = getattr(way, "_orig_mod", getattr(way, "_torchdynamo_orig_callable", way))
-                assert judge(way(*arguments)), f"{name}: the result is wrong"
+                assert judge(rows.of(way)(*arguments)), f"{name}: the result is wrong"
         recorded.show()
         return recorded
     cell = _cell()
@@ -132,23 +146,110 @@ def measure(
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
             counts = {name: int(of(*first)) for name, of in (("bytes", moved), ("flops", flops)) if of}
-            judge = _judge(right, first, tolerance)
+            rows = _Rows(changes, first)
+            judge = _judge(rows.of(right), first, tolerance)
             count = max(LEAST_SETS, cell.sets(counts.get("bytes") or sum(tensor.nbytes for tensor in first)))
-            sets = [first, *(inputs(argument) for _ in range(count - 1))]
-            calls = {name: [partial(way, *each) for each in sets] for name, way in ways.items()}
-            cell.compare(part, [Way({"name": name}, calls[name], judge) for name in ways], size=size, **counts)
+            sets = [first, *(inputs(argument) for _ in range(0 if calls else count - 1))]
+            timed = [
+                Way({"name": name}, [partial(rows.timed(way), *each) for each in sets], rows.judged(judge, way))
+                for name, way in ways.items()
+            ]
+            clock = partial(cell.call_times, calls=calls, count=BATCHES) if calls else None
+            cell.compare(part, timed, captured=not calls, clock=clock, size=size, **counts)
+            rows.put_back()
     if moved:
         cell.copy()
         cell.rows[-1] |= {"part": part, "name": COPY, "size": None}
+    return _told(notebook, part, cell.rows, recorded, what)
+
+
+def waited(
+    notebook: str, part: str, sizes: Iterable, inputs: Callable[..., Sequence[Tensor]], ways: Mapping[str, Function],
+    right: Function, *, off: float, unit: str = "rows", calls: int = 2000,
+) -> Times:
+    """Time what a caller waits for, on a machine with a GPU: so many calls of each way, by turns, from tensors of the
+    CPU to a tensor of the CPU. Without a GPU print what was recorded.
+
+    inputs(size) → a new set of tensors: each way is called with one, and judged and timed with another. right: the
+    right result; a way's may be `off` by so much. A way with a method `us` is a program of its own, which says what its
+    calls took when it was called: (p20, p50, p80).
+    """
+    recorded = _recorded(notebook, part, dict.fromkeys(sizes), ways, unit, WAITED)
+    if runtime.device().type != "cuda":
+        recorded.show()
+        return recorded
+    rows, batches = [], 10
+    for size in sizes:
+        first, arguments, samples = inputs(size), inputs(size), {}
+        want = right(*arguments)
+        for name, way in ways.items():
+            row = {"part": part, "size": size, "name": name, "match": "ok"}
+            rows.append(row)
+            try:
+                for _ in range(0 if hasattr(way, "us") else 5):  # compiles, captures
+                    way(*first)
+                answer = way(*arguments)
+                if answer.shape != want.shape or not torch.allclose(answer, want, rtol=0.0, atol=off):
+                    row["match"] = WRONG
+                elif hasattr(way, "us"):
+                    row |= dict(zip(US, way.us(), strict=True))
+                else:
+                    samples[name] = row, []
+            except Exception as error:  # the other ways are measured all the same
+                row["match"] = failure(error)
+        for _ in range(batches):
+            for name, (_, own) in samples.items():
+                for _ in range(calls // batches):
+                    start = time.perf_counter()
+                    ways[name](*arguments)
+                    own.append(1e6 * (time.perf_counter() - start))
+        for row, own in samples.values():
+            row |= dict(zip(US, percentiles(own), strict=True))
+    return _told(notebook, part, rows, recorded, WAITED)
+
+
+def _told(notebook: str, part: str, measured: Sequence[Mapping], recorded: Times, what: str) -> Times:
+    """What was measured here, which is kept if it is to be, and shown."""
     keeps = bool(os.environ.get(FOLDER))
     head = {name: runtime.versions()[name] for name in VERSIONS} | {"date": today()}
-    rows = _keep(notebook, part, head, cell.rows) if keeps else list(cell.rows)
-    times = Times(rows, _about("MEASURED here", head), unit)
+    rows = _keep(notebook, part, head, measured) if keeps else list(measured)
+    times = Times(rows, _about("MEASURED here", head, what), recorded.unit)
     times.show(recorded if recorded.rows and not keeps else None)
     return times
 
 
-def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str) -> Times:
+class _Rows:
+    """What ways change of the tensors that they are given, if they return nothing."""
+
+    def __init__(self, changes: Changes | None, arguments: Sequence[Tensor]):
+        self.arguments, self.places = arguments, changes and changes(*arguments)
+        self.before = [tensor[rows] for tensor, rows in self.places or ()]
+
+    def of(self, way: Function) -> Function:
+        """The way as a function of the arguments that returns the rows that it changed."""
+        if self.places is None:
+            return way
+
+        def changed(*arguments: Tensor) -> list[Tensor]:
+            self.put_back()
+            way(*arguments)
+            return [tensor[rows] for tensor, rows in self.places]
+
+        return changed
+
+    def put_back(self) -> None:
+        for (tensor, rows), values in zip(self.places or (), self.before, strict=True):
+            tensor[rows] = values
+
+    def timed(self, way: Function) -> Function:
+        """The way; no outputs of one that changes its tensors, which are not to be poisoned."""
+        return way if self.places is None else lambda *arguments: (way(*arguments), ())[1]
+
+    def judged(self, judge: Callable[[Outputs], bool], way: Function) -> Callable[[Outputs], bool]:
+        return judge if self.places is None else lambda _: judge(self.of(way)(*self.arguments))
+
+
+def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str, what: str) -> Times:
     """What was kept of these ways at these sizes, the H200's or, if it has none, another GPU's."""
     paths = files.recorded_files(f"lecture_{notebook}.json")
     for path in sorted(paths, key=lambda path: path.parent.name != files.README_GPU):
@@ -156,7 +257,7 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
         rows = [row for row in record["rows"] if row["part"] == part and not row["match"].startswith("FAILED")]
         if not rows:
             continue
-        about = [_about("RECORDED on", record)]
+        about = [_about("RECORDED on", record, what)]
         for wanted, label in ((sizes, "size"), (ways, "name")):
             known = dict.fromkeys(row[label] for row in rows if row["name"] != COPY)
             if missing := [_shown(each) for each in wanted if each not in known]:
@@ -166,9 +267,9 @@ def _recorded(notebook: str, part: str, sizes: Mapping, ways: Mapping, unit: str
     return Times((), f"{part}: not recorded yet. On a GPU this cell measures it.", unit)
 
 
-def _about(how: str, head: Mapping) -> str:
+def _about(how: str, head: Mapping, what: str) -> str:
     versions = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "CUDA"))
-    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs on the GPU: median (20th to 80th percentile)"
+    return f"{how}: {head['GPU']}, {head['date']}, {versions}. µs {what}: median (20th to 80th percentile)"
 
 
 def _keep(notebook: str, part: str, head: Mapping, rows: Sequence[Mapping]) -> list[dict]:

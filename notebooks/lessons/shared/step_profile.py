@@ -11,8 +11,6 @@ import pandas as pd
 from torch.nn import functional as F
 from torch.profiler import record_function
 
-PHASES = ["forward", "loss", "backward", "optimizer"]
-
 
 def clock(call, wait, now, times):  # -> µs per call
     call()
@@ -52,12 +50,3 @@ def launches_of(events):  # a row per kernel, copy or fill of the GPU, in µs
     table["waits"] = table["ts"] - table["ts_call"]
     columns = ["launched", "begins", "waits", "runs", "kernel"]
     return table[["ts_call", "ts", "waits", "dur", "name"]].set_axis(columns, axis=1)
-
-
-def by_phase(events):  # a row per phase, summed over all steps
-    ranges = events[(events["cat"] == "user_annotation") & events["name"].isin(PHASES)].sort_values("ts")
-    work = launches_of(events)
-    last = ranges["ts"].searchsorted(work["launched"], side="right") - 1  # the phase that began before the launch
-    groups = work.groupby(ranges["name"].to_numpy()[last])["runs"]
-    table = {"host µs": ranges.groupby("name")["dur"].sum(), "launches": groups.size(), "kernels µs": groups.sum()}
-    return pd.DataFrame(table).reindex(PHASES).fillna(0).astype(int)

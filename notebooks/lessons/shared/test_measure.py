@@ -12,7 +12,7 @@ from kernels import runtime
 from kernels.measure import records
 from lessons.shared import measure as module
 from lessons.shared.claim import unprinted
-from lessons.shared.measure import Times, measure
+from lessons.shared.measure import Times, measure, waited
 
 VERSIONS = {name: "1" for name in module.VERSIONS} | {"GPU": "NVIDIA X1"}
 RIGHT = {"eager": lambda x: 2 * x, "yours": lambda x: x + x}
@@ -98,6 +98,100 @@ def test_nothing_is_recorded_yet(gpu, capsys):
     ]
     with pytest.raises(AssertionError, match="wrong: the result is wrong"):
         ask(ways=RIGHT | {"wrong": lambda x: x + 2}, small=3)
+
+
+def test_ways_that_change_their_tensors(gpu, capsys):
+    table = torch.ones(5, 2)
+
+    def add(table, rows):
+        table.index_add_(0, rows, table.new_ones(len(rows), 2))
+
+    def twice(table, rows):
+        add(table, rows), add(table, rows)
+
+    def waits(table, rows):
+        table[rows] += rows.float().add(1).sign().tolist()[0]
+
+    asked = ("99", "rows", [2], lambda n: (table, torch.arange(n)), {"add": add, "twice": twice, "waits": waits})
+    changes = {"changes": lambda table, rows: [(table, rows)]}
+    for calls, what in ((0, "on the GPU"), (1, "from call to result")):
+        measure(*asked, **changes, calls=calls)
+        first, _, *lines = capsys.readouterr().out.splitlines()
+        assert what in first
+        assert ["FAILED: the result is wrong" in line for line in lines] == [False, True, False]
+    assert (table[2:] == 1).all()
+    gpu.off()
+    with pytest.raises(AssertionError, match="twice: the result is wrong"):
+        measure(*asked, **changes, small=2)
+
+
+def test_calls_from_python_are_timed_on_one_set_of_inputs(gpu, capsys):
+    made, asked = [], []
+
+    def inputs(n):
+        made.append(n)
+        return (torch.ones(n),)
+
+    def call_times(functions, calls, count):
+        asked.append((calls, count, [function().tolist() for function in functions.values()]))
+        return {number: [9.0] * count for number in functions}
+
+    gpu.call_times = call_times
+    gpu.keeps()
+    measure("99", "calls", [2], inputs, RIGHT, calls=50)
+    assert made == [2]
+    assert asked == [(50, module.BATCHES, [[2.0, 2.0], [2.0, 2.0]])]
+    printed = capsys.readouterr().out
+    assert "µs a call from Python: median" in printed
+    assert printed.count(" 9.0 µs (9.0 to 9.0)") == 2
+    gpu.off()
+    measure("99", "calls", [2], inputs, RIGHT, calls=50)
+    assert capsys.readouterr().out == printed.replace("MEASURED here", "RECORDED on")
+
+
+class Program:
+    """A way that times its calls itself."""
+
+    def __init__(self, factor):
+        self.factor, self.calls = factor, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.factor * x
+
+    def us(self):
+        return 1.0, 2.0, 3.0
+
+
+def test_what_a_caller_waits_for(gpu, capsys):
+    program, kept = Program(2), []
+
+    def stale(x):  # what a graph that does not read its inputs gives
+        kept.append(2 * x)
+        return kept[0]
+
+    def ask(ways):
+        new = torch.Generator().manual_seed(0)
+        return waited(
+            "99", "calls", [8], lambda n: (torch.rand(n, generator=new),), ways, RIGHT["eager"], off=1e-6, calls=20
+        )
+
+    gpu.keeps()
+    times = ask(RIGHT | {"program": program, "wrong": Program(3), "stale": stale, "fails": lambda x: x.none})
+    assert [row["match"][:6] for row in times.rows] == ["ok", "ok", "ok", "FAILED", "FAILED", "FAILED"]
+    assert "us_p50" not in times.rows[4]
+    assert times.one("yours", 8)["us_p20"] <= times.one("yours", 8)["us_p50"] <= times.one("yours", 8)["us_p80"]
+    assert program.calls == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("µs that the caller waits: median (20th to 80th percentile)")
+    assert "  program  2.0 µs (1.0 to 3.0)" in lines
+    assert "  fails    FAILED: AttributeError: 'Tensor' object has no attribute 'none'" in lines
+    gpu.off()
+    ask({"program": program})
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "8 rows", "  program  2.0 µs (1.0 to 3.0)",
+    ]
+    assert program.calls == 1
 
 
 def test_what_is_faster(capsys):

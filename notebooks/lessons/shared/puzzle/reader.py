@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType, MethodType
 
 import torch
+from torch import Tensor
 
 from kernels.check.interpreter import OutOfBounds
 from kernels.runtime import KERNELS
@@ -226,3 +227,12 @@ def _codes(value: object) -> Iterator[CodeType]:
         for method in vars(type(value)).values():
             if hasattr(method, "__code__"):
                 yield method.__code__
+
+
+def unchanged(told: str, name: str, tensor: Tensor, kept: Tensor) -> None:
+    """AssertionError if a caller's tensor has other bits than before."""
+    same = tensor.shape == kept.shape and tensor.numpy().tobytes() == kept.numpy().tobytes()
+    assert same, (
+        f"{told}the {name} were changed\n"
+        f"Hint: a caller may still need them. A method with _ at its end changes its tensor, and so does {name}[…] = …"
+    )

@@ -1,0 +1,33 @@
+"""24: its prose quotes what its cells print; what it says of the record is counted here."""
+
+from __future__ import annotations
+
+from kernels.measure import records
+from lessons.n24_a_compiler_that_says_why_not.recorded import LOSES, cells
+from lessons.shared.claim import claim, quotes
+
+NOTEBOOK = "24"
+quotes(NOTEBOOK)
+
+
+def _lost() -> tuple:
+    """In how many cells, of how many, ours is slower by reduce-overhead, and the most rows of these calls. By replays
+    and by calls in none; and each cell that it loses so has a replay that is faster in our form, or as fast."""
+    rows = records.load("backend")["rows"]
+    found = {way: list(cells(rows, way)) for way in ("replay", "call", "graphs")}
+    assert not [cell for way in ("replay", "call") for cell in found[way] if cell.verdict == LOSES]
+    replays = {(cell.model, cell.labels["rows"]): cell for cell in found["replay"]}
+    lost = [cell for cell in found["graphs"] if cell.verdict == LOSES]
+    for cell in lost:
+        replay = replays[cell.model, cell.labels["rows"]]
+        assert replay.us < replay.peer_us
+    return len(lost), len(found["graphs"]), max(cell.labels["rows"] for cell in found["graphs"])
+
+
+claim(
+    NOTEBOOK,
+    "By replays and by plain calls the backend is slower in no cell. By `reduce-overhead` it loses {} of {}, up to {} "
+    "rows, the largest that were timed so. These calls wait for the host: in each of the cells that it loses so, the "
+    "replay of our form is the faster one.",
+    _lost,
+)

@@ -1,0 +1,1 @@
+"""Serving a model: who asks, and in which bytes."""

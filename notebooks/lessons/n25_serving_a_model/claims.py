@@ -1,0 +1,7 @@
+"""25, Serving a model: each number in its prose stands in an output."""
+
+from __future__ import annotations
+
+from lessons.shared.claim import quotes
+
+quotes("25")
