@@ -25,6 +25,7 @@ from ...inductor.machine_code import opcodes, registers, sass
 from ..fused_mlp.packing import elements, views
 from . import choice, cuda_launch
 from .op import KEPT, dlrm_forward_kept
+from .op import KEPT_ACTIVATIONS as KEPT_NAMES
 from .pair import BLOCKS, ROWS, Pairs, lay_out_source, pairs_for, pairs_source
 from .shape import DLRMError, Shape
 from .spec import KEPT_ACTIVATIONS, SPECS, draw_kept, draw_model
@@ -267,6 +268,10 @@ class TestKept(Contract):
     @pytest.mark.parametrize("broken", BROKEN)
     def test_a_broken_kernel_is_rejected(self, backend, broken, monkeypatch):
         line, wrong = BROKEN[broken]
+        # A call that no other test makes: what was planned for a signature is kept, with its kernel.
+        of_layers = [*itertools.product(KEPT_NAMES, repeat=2)][[*BROKEN].index(broken)]
+        activations = *of_layers, "relu", "leaky_relu"
+        own = replace(self.spec, calls=lambda case, device: [draw_kept(case, device, activations)])
         kernel = (runtime.KERNELS / "ops/dlrm/pair.cuh").read_text().replace("#pragma once", "")
         assert kernel.count(line) == 1
         kernel = kernel.replace(line, wrong)
@@ -277,7 +282,7 @@ class TestKept(Contract):
 
         monkeypatch.setattr(cuda_launch, "pairs_source", functools.cache(source))
         with pytest.raises(AssertionError, match=f"{broken.split()[0]} .* elements? (is|are) wrong"):
-            check(self.op, self.function(backend), cases=[Case((40, 3))])
+            check(self.op, self.function(backend), cases=[Case((40, 3))], spec=own)
 
     @kernel_backend
     def test_opcheck(self, backend):
