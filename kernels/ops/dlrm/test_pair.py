@@ -388,6 +388,27 @@ def test_the_times_that_were_measured_decide_who_keeps_values(monkeypatch):
     choice.is_faster_kept.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "faster"),
+    [(MAIN, torch.float32, [1, 240, 241, 2048]), (MAIN, torch.bfloat16, [1, 240, 241, 2048]),
+     (Shape((13, 32, 16), (367, 32, 1), 26), torch.float32, [1, 240]),
+     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.bfloat16, [1, 240, 241, 2048]),
+     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.float32, [])],
+)  # fmt: skip
+def test_the_times_that_were_measured_decide_in_a_graph(monkeypatch, shape, dtype, faster):
+    for name, value in (("architecture", 90), ("shared_memory", H100), ("multiprocessors", 132)):
+        monkeypatch.setattr(choice, name, lambda _, value=value: value)
+    kept = choice.design_for, choice.is_faster_captured
+    for function in kept:
+        function.cache_clear()
+    sizes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in (shape.bottom, shape.top)]
+    model = *sizes, shape.features, False, dtype, "tf32", DEVICE
+    rows = [1, 240, 241, 2048, 2049, 16384, 65536, 1 << 20]
+    assert [count for count in rows if choice.is_faster_captured(*model, count)] == faster
+    for function in kept:
+        function.cache_clear()
+
+
 def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
     design = functools.partial(cuda_launch.design_of, MAIN, torch.float32, "tf32", shared_bytes=H100, blocks=132)
     assert isinstance(design(arch=90, batch=241), Pairs)
