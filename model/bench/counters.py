@@ -182,7 +182,7 @@ def record(rows: list[dict]) -> dict:
     ops = ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags_update", "embedding_bags_sort")
     hashes = {op: sources.sha256(op, "sources") for op in ops}
     shown = " ".join(command("ncu", "python", list(CASES)))
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "command": shown, "rows": rows}
+    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "ncu": shown, "rows": rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
