@@ -17,6 +17,7 @@ from fake_clock import Clock
 
 from kernels import runtime
 from kernels.measure import records
+from lessons.shared import experiment
 from lessons.shared.experiment import Experiment, Way
 from lessons.shared.records import Record
 from model.profiling import TRACES
@@ -239,6 +240,49 @@ def test_on_a_gpu_what_is_captured_is_timed_and_judged_again(monkeypatch):
         (row,) = lesson.rows
         assert (row["match"] == "ok") == (not spoiled)
         assert row.get("us_p50") == (None if spoiled else 10.0)
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_outputs_that_a_later_call_wrote_over_are_asked_for_again(monkeypatch, spoils):
+    """As those of mode="reduce-overhead": who touches them gets an error, and only the last call's may be touched."""
+    given, kept = [], experiment.poison
+
+    def poison(outputs):
+        if outputs[0] is not given[-1]:
+            raise RuntimeError("accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run")
+        kept(outputs)
+
+    def call():
+        given.append(torch.full((3,), 2.0 if spoils and len(given) > 3 else 1.0))
+        return given[-1]
+
+    def clock(functions):
+        for function in functions.values():
+            function()
+        return {number: [9.0] for number in functions}
+
+    monkeypatch.setattr(experiment, "poison", poison)
+    lesson, way = Doubles(CPU), Way({}, [call], lambda out: torch.equal(out, torch.ones(3)))
+    lesson.compare("scaled", [way], captured=False, clock=clock)
+    (row,) = lesson.rows
+    assert row["match"] == ("FAILED: the result is wrong" if spoils else "ok")
+    assert row.get("us_p50") == (None if spoils else 9.0)
+
+
+@pytest.mark.parametrize("fails", [1, 3])
+def test_a_way_that_fails_when_it_is_judged_leaves_the_others_their_rows(fails):
+    runs = []
+
+    def call():
+        runs.append(1)
+        if len(runs) == fails:
+            raise ValueError("no more")
+        return torch.ones(3)
+
+    lesson, right = Doubles(CPU), lambda out: torch.equal(out, torch.ones(3))
+    ways = [Way({"name": "fails"}, [call], right), Way({"name": "ones"}, [lambda: torch.ones(3)], right)]
+    lesson.compare("scaled", ways, captured=False, clock=lambda functions: {n: [9.0] for n in functions})
+    assert [row["match"] for row in lesson.rows] == ["FAILED: ValueError: no more", "ok"]
 
 
 # ------------------------------------------------------------------------------------------------------- one of each

@@ -295,7 +295,8 @@ def _show(record: dict) -> None:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/, training and whole_model")
+    parser.add_argument("--save", action="store_true",
+                        help="record in traces/results/<gpu>/: training, then whole_model, each once it is measured")
     parser.add_argument("--write", action="store_true",
                         help="write the records into README.md, model/README.md and traces/step.svg, and do no more")
     parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,…", help=f"some of {', '.join(PARTS)}")
@@ -334,10 +335,12 @@ def main(arguments: list[str] | None = None) -> int:
         if device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         names = [name for name in IMPLEMENTATIONS if not any(is_variant(name, out) for out in args.without)]
-        rows = run(device, args.only, names, args.largest_table)
-        for name in whole if args.save else ():
-            copy = {"copy_tb_per_s": whole_model.copy_tb_per_s(device)} if name == whole_model.RECORD else {}
-            print(records.save(_record(name, rows, **copy)))
+        rows = []
+        for name in whole:
+            rows += run(device, [part for part in RECORDS[name][0] if part in args.only], names, args.largest_table)
+            if args.save:
+                copy = {"copy_tb_per_s": whole_model.copy_tb_per_s(device)} if name == whole_model.RECORD else {}
+                print(records.save(_record(name, rows, **copy)), flush=True)
         print(*verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
         return int(any(row["match"] != "ok" for row in rows))
 

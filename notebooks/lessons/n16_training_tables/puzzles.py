@@ -9,6 +9,7 @@ table, state [R, D]; keys [N] row numbers, sorted; order [N] where each stood; g
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kernels.ops.embedding_bags_update.spec import SPECS
 from lessons.shared import answers
 from lessons.shared.far import FAR, behind, has_room
 from lessons.shared.puzzle import InTriton, Judge
+from lessons.shared.puzzle.reader import plain
 
 BLOCK, EPS, RATE = 16, 1e-10, 0.1
 EXACT = SPECS["embedding_bags_update"].scale
@@ -158,11 +160,25 @@ def _cases(names: tuple[str, ...]) -> list[Case]:
     return [*map(Case, shapes), Case((3 * BLOCK + 1, 4), values="special")]
 
 
-def _puzzle(launch: Callable, reference: Callable, rule: str, update: str) -> InTriton:
+class InOrder(InTriton):
+    """A puzzle whose sums are added in one order. Where two runs by atomics happen to give the same bits, as few
+    occurrences may on a GPU, the kernel's text tells."""
+
+    def judge(self, name: str, answer: object) -> str:
+        text = super().judge(name, answer)
+        if used := [called for called in plain(answer).__code__.co_names if called.startswith("atomic_")]:
+            raise AssertionError(
+                f"{name}: right here, but tl.{used[0]} adds in the order in which programs arrive\n"
+                "Hint: One program alone updates a row, so a load and a store will do."
+            )
+        return text
+
+
+def _puzzle(launch: Callable, reference: Callable, rule: str, update: str) -> InOrder:
     mutated = ("table", "state") if rule == "adagrad" else ("table",)
     calls = _calls(rule == "adagrad", update)
     spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=_AsTheOp(rule), cases=_cases)
-    return InTriton(spec, launch, __name__)
+    return InOrder(spec, launch, __name__)
 
 
 def _of_table(kernel, table, keys, order, grad, rate, first=0, row=0) -> None:
@@ -189,6 +205,11 @@ def solution(name: str) -> Callable:
     """The reader's kernel of this puzzle if it has passed, or else the lesson's."""
     if name in JUDGE.solved:
         return JUDGE.solved[name]
+    return _lessons(name)
+
+
+@functools.cache  # a call that is timed is not to read it anew
+def _lessons(name: str) -> Callable:
     right = answers.solutions(Path(__file__).parent)
     text = "\n\n\n".join(right[each].source.partition("\n\n\nsolved")[0] for each in ("tiles", name))
     kernel = re.findall(r"^def (\w+)", text, re.M)[-1]

@@ -58,10 +58,10 @@ def print_rungs(measured: Mapping[str, Times], size: int) -> None:
         if None in rows:
             print(f"{name}: not timed yet")
             continue
-        op, fetched, guarded, whole = (row["us_p50"] for row in rows)
+        op, entered, guarded, whole = (row["us_p50"] for row in rows)
         print(
-            f"{name}: the op {op:.1f} µs, to hand over its inputs {fetched - op:.1f} µs more, "
-            f"guards {guarded - fetched:.1f} µs, wrappers {whole - guarded:.1f} µs"
+            f"{name}: the op {op:.1f} µs, to enter its graph {entered - op:.1f} µs more, "
+            f"guards {guarded - entered:.1f} µs, wrappers {whole - guarded:.1f} µs"
         )
 
 

@@ -32,5 +32,5 @@ def draw_record() -> Figure:
         ax.set_yticks([k + 0.5 for k in range(len(models))], names if ax is axes[0] else [""] * len(names), size=7)
         ax.set(xlim=(0, len(sizes)), ylim=(len(models), 0), xlabel="rows")
         ax.set_title(WAYS[way], loc="left", size=9)
-    figure.suptitle(f"the fastest peer's time by ours, recorded, {record['GPU'].removeprefix('NVIDIA ')}", size=9)
+    figure.suptitle(f"the fastest peer's time over ours, recorded, {record['GPU'].removeprefix('NVIDIA ')}", size=9)
     return figure

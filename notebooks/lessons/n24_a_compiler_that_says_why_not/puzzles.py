@@ -178,6 +178,8 @@ CASES = [
     Case("integers", layer, {0}, DTYPE, dtypes=INTEGERS),
     Case("bias [4, 8]", layer, {0}, ROW, bias=(4, 8)),
     Case("bias [1]", layer, {0}, ROW, bias=(1,)),
+    Case("bias [1, 8]", layer, {0}, ROW, bias=(1, 8)),
+    Case("bias [], a tensor of no dimension", layer, {0}, ROW, bias=()),
     Case("x [4, 1], whose row is spread over 8", layer, {0}, ROW, shape=(4, 1)),
     Case("x [8], the row, and bias [4, 8]", layer, {1}, ORDER, shape=(8,), bias=(4, 8)),
     Case("bias [2, 4, 8] beside x [4, 8]", layer, {0}, ROW, bias=(2, 4, 8)),

@@ -84,7 +84,7 @@ def test_what_each_rung_adds(capsys):
     rows = [{"name": name, "size": 8, "us_p50": us[name]} for name in us]
     calls.print_rungs({"few": Times(rows, "", "rows"), "many": Times(rows[:3], "", "rows")}, 8)
     assert capsys.readouterr().out.splitlines() == [
-        "few: the op 4.0 µs, to hand over its inputs 5.0 µs more, guards 6.0 µs, wrappers 25.0 µs",
+        "few: the op 4.0 µs, to enter its graph 5.0 µs more, guards 6.0 µs, wrappers 25.0 µs",
         "many: not timed yet",
     ]
 

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -141,7 +142,9 @@ def measure(
     cell = _cell()
     cell.rows.clear()
     for size, argument in sizes.items():
-        with cell.caught(part, name="inputs", size=size):
+        # What is kept is stored too, and a traceback or a warning has this machine's paths.
+        elsewhere = redirect_stderr(sys.__stderr__) if os.environ.get(FOLDER) else nullcontext()
+        with elsewhere, cell.caught(part, name="inputs", size=size):
             if "torch._dynamo" in sys.modules:
                 torch._dynamo.reset()  # each size is compiled by itself
             first = inputs(argument)
