@@ -91,7 +91,7 @@ STALL = (
 def test_what_ncu_prints_is_read():
     kernel = "void lookup_interact::rows<float, (int)16>(Call)"
     table = [
-        HEAD, ("0", "at::cuda::(anonymous namespace)::spin_kernel(long)", "", "Duration", "us", "2.1", "", ""),
+        HEAD, ("0", "at::cuda::<unnamed>::spin_kernel(long)", "", "Duration", "us", "2.1", "", ""),
         ("1", kernel, "", "Duration", "ms", "1.5", "", ""),
         ("1", kernel, "", "DRAM Throughput", "%", "1,067.5", "", ""),
         ("1", kernel, "Warp State Statistics", "", "", "", "CPIStall", STALL),
@@ -101,6 +101,7 @@ def test_what_ncu_prints_is_read():
     assert row == {
         "case": "look-ups", "kernel": "lookup_interact::rows", "us": 1500.0, "dram_percent": 1067.5,
         "stalls": ["waiting for a scoreboard dependency on a L1TEX operation (23.1 cycles, 62 %)"],
+        "match": "ok",
     }  # fmt: skip
     assert "62 %" in counters.line(row)
     assert counters.counted("==ERROR== ERR_NVGPUCTRPERM", ["look-ups"]) == []

@@ -7,6 +7,8 @@ import torch
 from test_fused_model import batch
 from test_whole_training import CONFIG, ROWS, in_tf32, training  # noqa: F401  (a fixture)
 
+from kernels.measure import records
+from kernels.ops.dlrm.choice import CAPTURED
 from model import fused
 from model.bench import choices
 from model.bench.choices import ONE, PARTS, WITHIN
@@ -33,6 +35,23 @@ def test_a_prediction_goes_the_way_that_is_forced(way):
     with choices.forced(way) as said, torch.no_grad():
         model.eval()(dense, sparse)
     assert said == {"rule": ONE, "taken": way}
+
+
+def test_the_rules_have_the_times_of_the_record():
+    """In which a graph has two predictions."""
+    times: dict[tuple, dict[int, list[float]]] = {}
+    for row in records.load("choices")["rows"]:
+        if not row["trains"]:
+            rows = times.setdefault((row["model"], row["precision"]), {}).setdefault(row["rows"], {})
+            rows[row["way"]] = row["us"] / choices.BATCHES
+    recorded = [
+        {count: pytest.approx((min(ways[PARTS], ways[WITHIN]), ways[ONE]), rel=2e-3) for count, ways in rows.items()}
+        for rows in times.values() if all(ONE in ways for ways in rows.values())
+    ]
+    known = [of_rows for of_design in CAPTURED.values() for of_rows in of_design.values()]
+    assert len(known) == len(recorded) == 6
+    for rows in recorded:
+        assert rows in known
 
 
 @pytest.mark.parametrize("times", [{PARTS: 2.0, WITHIN: 1.0, ONE: 1.5}])

@@ -62,8 +62,8 @@ def forced(way: str) -> Iterator[dict[str, object]]:
 
     def whole(rule: Callable, forces: Mapping[str, object]) -> Callable:
         def decide(model: DLRM, dense: Tensor) -> bool:
-            if rule(model, dense):
-                said["rule"] = ONE
+            if (is_rule := rule(model, dense)) or rule is rules[0]:  # which is asked first, at each forward
+                said["rule"] = ONE if is_rule else PARTS
             if way != ONE:
                 return False
             with mock.patch.multiple(fused, **forces):
@@ -88,7 +88,7 @@ def forced(way: str) -> Iterator[dict[str, object]]:
 
     said["taken"] = PARTS
     decides = {
-        "is_whole": whole(rules[0], {"is_faster": of_whole.fits}),
+        "is_whole": whole(rules[0], {"is_faster": of_whole.fits, "is_faster_captured": of_whole.fits}),
         "trains_whole": whole(rules[1], {"is_faster_kept": lambda *model: not of_whole.why_not_kept(*_without(model))}),
         "looks_up": looks_up,
     }
@@ -121,7 +121,7 @@ def cell(
         row = {"model": name, "rows": count, "precision": str(precision), "trains": trains, "way": way, "match": "ok"}
         with noting(row), settings(0, precision), forced(way) as said:
             call, given[way] = prepare(shape, batches, precision, device)
-            rule = rule or str(said["rule"])
+            rule = rule or str(said["rule"])  # of the last call: the capture
             if said["taken"] != way:
                 continue
             calls[way] = call

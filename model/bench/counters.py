@@ -155,13 +155,14 @@ def counted(text: str, cases: Sequence[str]) -> list[dict]:
         if BETWEEN in own["kernel"]:
             place += 1
         else:
-            rows.append({"case": cases[place] if 0 <= place < len(cases) else "?", **own})
+            rows.append({"case": cases[place] if 0 <= place < len(cases) else "?", **own, "match": "ok"})
     return rows
 
 
 def short(name: str) -> str:
     """A kernel's name without its arguments and template's, and with one namespace at most."""
-    head = re.sub(r"^(void|static) ", "", name).replace("(anonymous namespace)::", "")
+    head = re.sub(r"^(void|static) ", "", name)
+    head = head.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     return "::".join(re.split(r"[<(]", head, maxsplit=1)[0].split("::")[-2:]) or name[:60]
 
 
@@ -181,7 +182,7 @@ def record(rows: list[dict]) -> dict:
     ops = ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags_update", "embedding_bags_sort")
     hashes = {op: sources.sha256(op, "sources") for op in ops}
     shown = " ".join(command("ncu", "python", list(CASES)))
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "command": shown, "rows": rows}
+    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "ncu": shown, "rows": rows}
 
 
 def main(arguments: list[str] | None = None) -> int:

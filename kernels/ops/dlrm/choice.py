@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 
 import torch
 
@@ -17,9 +18,26 @@ from .tile import Tiles
 
 MOST_WEIGHTS, MOST_SHARED_WEIGHTS = 4 << 20, 8 << 20  # bytes of all layers, by tiles and by clusters that share them
 MANY = 1 << 31  # rows, where their number is not known
+FEW = 240  # rows, for which clusters are on sm_90
+# µs of a captured prediction on an H200, by the design, the bytes of weights that it reads a tile, and rows: in parts,
+# with look-ups within the interaction's kernel, and in one kernel. choices.json in traces/results/h200 has two
+# predictions a graph: `main`, MLPerf's model and `small`, in tf32 and bfloat16.
+CAPTURED = {
+    "Pairs": {
+        1_054_400: {2048: (32.91, 29.95), 16384: (81.95, 145.8), 65536: (270, 539.5)},
+        1_977_728: {2048: (47.65, 32.53), 16384: (148.7, 181.7), 65536: (533.1, 690.5)},
+    },
+    "Tiles": {
+        32_960: {2048: (15.51, 24.88), 16384: (31.49, 97.61), 65536: (88.14, 339.1)},
+        55_808: {2048: (15.68, 24.32), 16384: (50.09, 102.6), 65536: (159.7, 363.4)},
+        4_865_312: {2048: (146.3, 100.5), 16384: (330, 639.9), 65536: (1207, 2452)},
+        9_518_656: {2048: (174.8, 261.1), 16384: (485.2, 1876), 65536: (1785, 6968)},
+    },
+}
 # µs of a captured step of `main` in tf32 by SGD on an H200, by the tiles that a pair of multiprocessors takes: with a
-# forward in parts, and with dlrm_forward_kept; of 2,048 and 512 rows (a tile takes as long), and of 16,384.
-KEPT = {1: ((176.2, 151.3), (123.7, 101.3)), 8: ((817.5, 850.6),)}
+# forward in parts, and with dlrm_forward_kept; of 2,048, 512 and 241 rows (a tile takes as long), 16,384 and 65,536. In
+# parts look-ups are within the interaction's kernel, where 2,048 rows had a time of it (choices.json).
+KEPT = {1: ((178.2, 160.2), (123.7, 101.3), (123.4, 106.8)), 8: ((795.1, 845.3),), 32: ((2927.0, 3155.0),)}
 
 
 def why_in_parts(design: Shape | Tiles) -> str:
@@ -82,6 +100,22 @@ def _most_tiles_kept() -> int:
 def fits(*model) -> bool:
     """Whether there is a kernel for a model of any number of rows, which `design_for` describes."""
     return not isinstance(design_for(*model), str)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_faster_captured(*model) -> bool:
+    """As `is_faster`, in a CUDA graph, where no host is waited for. CAPTURED decides, of the design whose weights are
+    nearest: at the next number of rows that was measured, and at the one before. Of FEW rows, and of what else is
+    computed by none of these designs, `is_faster` does."""
+    design, rows = design_for(*model), model[-1]
+    measured = CAPTURED.get(type(design).__name__)
+    if measured is None or rows <= FEW:
+        return is_faster(*model)
+    weights = design.fragments * design.dtype.itemsize
+    times = measured[min(measured, key=lambda bytes_: abs(math.log(bytes_ / weights)))]
+    next_one = min((count for count in times if count >= rows), default=max(times))
+    before = max((count for count in times if count <= rows), default=next_one)
+    return all(one < parts for parts, one in (times[next_one], times[before]))
 
 
 def is_faster(*model) -> bool:

@@ -23,8 +23,9 @@ from ...dispatch import nvrtc
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
 from ..fused_mlp.packing import elements, views
-from . import cuda_launch
+from . import choice, cuda_launch
 from .op import KEPT, dlrm_forward_kept
+from .op import KEPT_ACTIVATIONS as KEPT_NAMES
 from .pair import BLOCKS, ROWS, Pairs, lay_out_source, pairs_for, pairs_source
 from .shape import DLRMError, Shape
 from .spec import KEPT_ACTIVATIONS, SPECS, draw_kept, draw_model
@@ -267,6 +268,10 @@ class TestKept(Contract):
     @pytest.mark.parametrize("broken", BROKEN)
     def test_a_broken_kernel_is_rejected(self, backend, broken, monkeypatch):
         line, wrong = BROKEN[broken]
+        # A call that no other test makes: what was planned for a signature is kept, with its kernel.
+        of_layers = [*itertools.product(KEPT_NAMES, repeat=2)][[*BROKEN].index(broken)]
+        activations = *of_layers, "relu", "leaky_relu"
+        own = replace(self.spec, calls=lambda case, device: [draw_kept(case, device, activations)])
         kernel = (runtime.KERNELS / "ops/dlrm/pair.cuh").read_text().replace("#pragma once", "")
         assert kernel.count(line) == 1
         kernel = kernel.replace(line, wrong)
@@ -277,7 +282,7 @@ class TestKept(Contract):
 
         monkeypatch.setattr(cuda_launch, "pairs_source", functools.cache(source))
         with pytest.raises(AssertionError, match=f"{broken.split()[0]} .* elements? (is|are) wrong"):
-            check(self.op, self.function(backend), cases=[Case((40, 3))])
+            check(self.op, self.function(backend), cases=[Case((40, 3))], spec=own)
 
     @kernel_backend
     def test_opcheck(self, backend):
@@ -365,6 +370,43 @@ def test_what_fits():
     )
     wide = replace(MAIN, bottom=(13, 1024, 512, 256, 16))
     assert why(Pairs(wide, torch.float32, ROWS)).endswith(" bytes on chip, and a block has 232,448")
+
+
+def test_the_times_that_were_measured_decide_who_keeps_values(monkeypatch):
+    monkeypatch.setattr(choice, "why_not_kept", lambda *_: "")
+    monkeypatch.setattr(choice, "multiprocessors", lambda _: 7)
+    slower, quicker = (1.0, 2.0), (2.0, 1.0)  # parts, one kernel
+    for kept, most in (
+        ({1: (quicker,), 4: (quicker,)}, 12), ({1: (quicker,), 2: (slower,), 4: (quicker,)}, 3),
+        ({1: (quicker, slower)}, 0),
+    ):
+        monkeypatch.setattr(choice, "KEPT", kept)
+        choice.is_faster_kept.cache_clear()
+        rows = range(1, 14 * ROWS)
+        faster = [choice.is_faster_kept("", "", 9, count, DEVICE) for count in rows]
+        assert faster == [count <= most * ROWS for count in rows]
+    choice.is_faster_kept.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "faster"),
+    [(MAIN, torch.float32, [1, 240, 241, 2048]), (MAIN, torch.bfloat16, [1, 240, 241, 2048]),
+     (Shape((13, 32, 16), (367, 32, 1), 26), torch.float32, [1, 240]),
+     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.bfloat16, [1, 240, 241, 2048]),
+     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.float32, [])],
+)  # fmt: skip
+def test_the_times_that_were_measured_decide_in_a_graph(monkeypatch, shape, dtype, faster):
+    for name, value in (("architecture", 90), ("shared_memory", H100), ("multiprocessors", 132)):
+        monkeypatch.setattr(choice, name, lambda _, value=value: value)
+    kept = choice.design_for, choice.is_faster_captured
+    for function in kept:
+        function.cache_clear()
+    sizes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in (shape.bottom, shape.top)]
+    model = *sizes, shape.features, False, dtype, "tf32", DEVICE
+    rows = [1, 240, 241, 2048, 2049, 16384, 65536, 1 << 20]
+    assert [count for count in rows if choice.is_faster_captured(*model, count)] == faster
+    for function in kept:
+        function.cache_clear()
 
 
 def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):

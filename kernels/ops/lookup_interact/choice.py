@@ -17,7 +17,7 @@ MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shar
 # On an H200, 26 features, one id each, µs of two kernels and of one, by (whether tensor cores multiply, whether there
 # are gradients), width and rows: of tf32, and behind it of bfloat16 where that was measured. With gradients: forward
 # and vectors' gradients together, which one kernel looks up again and two have kept (lookup_interact.json in
-# traces/results/h200); of width 128 a training step of these rows (step_memory.json).
+# traces/results/h200); of width 128 a training step of these rows (choices.json, and of 65,536 step_memory.json).
 MEASURED = {
     (True, False): {
         16: {2048: ((8.80, 4.79), (6.89, 4.02)), 65536: ((121.7, 57.1), (65.9, 37.3))},
@@ -26,7 +26,7 @@ MEASURED = {
     },
     (True, True): {
         16: {2048: ((17.0, 9.54), (19.6, 8.51)), 65536: ((216.4, 141.4), (194.1, 105.2))},
-        128: {65536: ((6880.0, 6780.0), (5170.0, 4090.0))},
+        128: {2048: ((617.3, 598.6),), 16384: ((1975.0, 1936.0),), 65536: ((6880.0, 6780.0), (5170.0, 4090.0))},
     },
     (False, False): {16: {2048: ((8.83, 5.95),), 65536: ((121.7, 91.0),)}},
     (False, True): {16: {2048: ((17.0, 19.8),), 65536: ((216.6, 288.1),)}},

@@ -203,7 +203,7 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
          (65536, 256, torch.bfloat16, "ieee", False, "256 numbers by tensor cores is not known"),
          (2048, 16, torch.float32, "tf32", True, ""), (2048, 128, torch.float32, "tf32", False, ""),
          (2047, 16, torch.float32, "tf32", False, "for 2,048 rows and more"),
-         (65535, 20, torch.float32, "tf32", True, "for 65,536 rows and more"),
+         (2047, 20, torch.float32, "tf32", True, "for 2,048 rows and more"),
          (65536, 16, torch.float64, "ieee", False, "a warp does not hold 26 vectors of 16 numbers, of torch.float64")],
     )  # fmt: skip
     def test_where_one_kernel_is_faster_than_two(self, rows, columns, dtype, precision, trains, why):
