@@ -138,7 +138,7 @@ def _shared(reference: Callable, calls: Callable, launch: Callable, cases: list[
 _MANY = torch.zeros(4 * ROWS, 2), torch.zeros(4 * ROWS, 3, 2)
 _IDS = _MANY[0], torch.zeros(3, 2), torch.arange(4), torch.zeros(4 * ROWS, 3, dtype=torch.int64), 0
 PUZZLES = {
-    "row": _shared(interact, _calls, launch_row, CASES, torch.zeros(4, 2), torch.zeros(4, 3, 2)),
+    "triangle": _shared(interact, _calls, launch_row, CASES, torch.zeros(4, 2), torch.zeros(4, 3, 2)),
     "rows": _shared(interact, _calls, launch_rows, CASES, *_MANY),
     "ids": _shared(look_up_and_interact, _id_calls, launch_ids, CASES_OF_IDS, *_IDS),
 }

@@ -1,6 +1,6 @@
 """Answers to the puzzles of 16_the_interaction.ipynb, a section a puzzle."""
 
-# %% row
+# %% triangle
 @triton.jit
 def my_row(dense, sparse, out, F, D, W, VECTORS: tl.constexpr, COLUMNS: tl.constexpr):
     b, j, d = tl.program_id(0).to(tl.int64), tl.arange(0, VECTORS), tl.arange(0, COLUMNS)
@@ -13,7 +13,7 @@ def my_row(dense, sparse, out, F, D, W, VECTORS: tl.constexpr, COLUMNS: tl.const
         tl.store(out + b * W + D + i * (i - 1) // 2 + j, tl.sum(t * t_i, axis=1), j < i)
 
 
-solved = puzzles.attempt("row", my_row)
+solved = puzzles.attempt("triangle", my_row)
 
 # %% rows
 @triton.jit

@@ -41,7 +41,7 @@ QUOTING: list[str] = []  # the numbers of the notebooks that quote
 NUMBER = re.compile(r"(?<![\w.,])\d[\d,_]*(?:\.\d+)?(?![\d.]*\w)")
 UNIT = re.compile(r"\s*(µs|ms|s\b|×|%|[KMGT]?i?B(?:/s)?\b|TFLOP/s|rows/s)")
 # What is no quantity: code, addresses, headings' numbers, other notebooks.
-NO_NUMBERS = re.compile(r"`[^`]*`|\]\([^)]*\)|^#+ [\d.]+|\bnotebooks? \d\d(?:(?:, | and | to )\d\d)*|\[\d\d\]", re.M)
+NO_NUMBERS = re.compile(r"`[^`]*`|\]\([^)]*\)|^#+ [\d.]+|\b[Nn]otebooks? \d\d(?:(?:, | and | to )\d\d)*|\[\d\d\]", re.M)
 
 
 def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> None:
