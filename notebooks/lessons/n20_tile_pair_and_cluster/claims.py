@@ -1,4 +1,4 @@
-"""23, A tile, a pair and a cluster of SMs a model: its prose quotes what its cells print."""
+"""20, A tile, a pair and a cluster of SMs a model: its prose quotes what its cells print."""
 
 from __future__ import annotations
 
