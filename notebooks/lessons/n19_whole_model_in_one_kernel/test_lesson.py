@@ -1,4 +1,4 @@
-"""Lesson 17: the reader's kernel launched and counted, each mistake told from the others, what a compiler reports."""
+"""Lesson 19: the reader's kernel launched and counted, each mistake told from the others, what a compiler reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""24: its prose quotes what its cells print; what it says of the record is counted here."""
+"""21: its prose quotes what its cells print; what it says of the record is counted here."""
 
 from __future__ import annotations
 
