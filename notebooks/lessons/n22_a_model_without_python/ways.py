@@ -89,7 +89,7 @@ class InCpp:
 
 
 @torch.inference_mode()
-def kernels_of(make: Callable[[], Callable], request: Sequence[Tensor]) -> int | str:
+def count_kernels(make: Callable[[], Callable], request: Sequence[Tensor]) -> int | str:
     """How many kernels a call of what make() gives launches on the GPU; or why it cannot be said."""
     try:
         call, placed = make(), [tensor.cuda() for tensor in request]
