@@ -176,10 +176,10 @@ def test_what_cells_measured_is_kept_of_a_run_that_ended_well(tmp_path, monkeypa
     saved = []
     monkeypatch.setattr(records, "save", lambda record: saved.append(record) or "saved it")
     (tmp_path / "h200").mkdir()
-    (tmp_path / "h200" / "lecture_17.json").write_text('{"op": "lecture_17"}')
+    (tmp_path / "h200" / "lecture_15.json").write_text('{"op": "lecture_15"}')
     runs = [command.Run(name, None, 1.0, error) for name, error in (("15_a", ""), ("15_a", "bad"), ("16_a", ""))]
     assert [command.keep(run, tmp_path) for run in runs] == ["", "it failed", ""]
-    assert saved == [{"op": "lecture_17"}]
+    assert saved == [{"op": "lecture_15"}]
     assert capsys.readouterr().out == "  saved it\n  measured nothing\n"
     monkeypatch.setattr(command, "HAS_GPU", False)
     notebook(tmp_path / "15_a.ipynb", "# A")

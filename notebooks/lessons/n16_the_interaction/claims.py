@@ -10,21 +10,21 @@ CELLS = Record("lecture_16")
 quotes(NOTEBOOK)
 
 
-def timed(part: str, name: str, size: object = 65536) -> float:
+def median_us(part: str, name: str, size: object = 65536) -> float:
     return CELLS.us(part, name=name, size=size)
 
 
 def _products() -> tuple:
-    loop, tf32, ieee = timed("row", "1 warp"), timed("rows", "ROWS 4, tf32"), timed("rows", "ROWS 4, ieee")
+    loop, tf32, ieee = median_us("row", "1 warp"), median_us("rows", "ROWS 4, tf32"), median_us("rows", "ROWS 4, ieee")
     assert 2 * tf32 < loop < ieee / 2
     return tf32, ieee
 
 
 def _race() -> tuple:
     size = "65,536 float32"
-    loop, best = timed("race", "yours, a row", size), timed("race", "max-autotune", size)
-    assert loop < best < timed("race", "torch.compile", size) < timed("race", "eager", size)
-    assert timed("race", "eager", size) < timed("race", "compiled as sums", size)
+    loop, best = median_us("race", "yours, a row", size), median_us("race", "max-autotune", size)
+    assert loop < best < median_us("race", "torch.compile", size) < median_us("race", "eager", size)
+    assert median_us("race", "eager", size) < median_us("race", "compiled as sums", size)
     return loop, best
 
 
@@ -36,7 +36,8 @@ def _wins() -> tuple:
 
 
 def _in_one() -> tuple:
-    one, two, theirs = (timed("ids", f"{name}, tf32") for name in ("yours in one", "two, with yours", "lookup_interact"))
+    ways = "yours in one", "two, with yours", "lookup_interact"
+    one, two, theirs = (median_us("ids", f"{way}, tf32") for way in ways)
     assert theirs < one < two
     return one, two, two / one
 
