@@ -105,8 +105,8 @@ def fits(*model) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_faster_captured(*model) -> bool:
     """As `is_faster`, in a CUDA graph, where no host is waited for. CAPTURED decides, of the design whose weights are
-    nearest: at the next number of rows that was measured, and at the one before. Of FEW rows, and of what else is
-    computed by none of these designs, `is_faster` does."""
+    nearest: at the next number of rows that was measured, and at the one before, in whose place, where there is none,
+    `is_faster` decides. So it does of FEW rows, and of what is computed by none of these designs."""
     design, rows = design_for(*model), model[-1]
     measured = CAPTURED.get(type(design).__name__)
     if measured is None or rows <= FEW:
@@ -114,8 +114,9 @@ def is_faster_captured(*model) -> bool:
     weights = design.fragments * design.dtype.itemsize
     times = measured[min(measured, key=lambda bytes_: abs(math.log(bytes_ / weights)))]
     next_one = min((count for count in times if count >= rows), default=max(times))
-    before = max((count for count in times if count <= rows), default=next_one)
-    return all(one < parts for parts, one in (times[next_one], times[before]))
+    before = max((count for count in times if count <= rows), default=0)
+    around = [times[count] for count in (next_one, before) if count]
+    return all(one < parts for parts, one in around) and (before > 0 or is_faster(*model))
 
 
 def is_faster(*model) -> bool:
