@@ -105,7 +105,3 @@ def test_what_ncu_prints_is_read():
     }  # fmt: skip
     assert "62 %" in counters.line(row)
     assert counters.counted("==ERROR== ERR_NVGPUCTRPERM", ["look-ups"]) == []
-
-
-def test_the_names_of_what_is_launched_are_known():
-    assert {*counters.NAMES} == {*counters.CASES}

@@ -18,8 +18,8 @@ EPS = 2.0**-10  # tf32's distance from 1 to the next number
 
 
 def rounded(x: Tensor, grid: float = 1.0) -> Tensor:
-    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype. x is multiplied
-    by grid before, and divided by it after: another draw of the same errors.
+    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype. By another
+    grid it is multiplied before, and divided after: another draw of the same errors.
 
     What lies halfway between two numbers becomes the even one by cvt.rn.tf32.f32, which a GPU has from sm_90 on, and
     else the one that is further from zero.
