@@ -88,7 +88,7 @@ def forced(way: str) -> Iterator[dict[str, object]]:
 
     said["taken"] = PARTS
     decides = {
-        "is_whole": whole(rules[0], {"is_faster": of_whole.fits, "is_faster_captured": of_whole.fits}),
+        "is_whole": whole(rules[0], {"is_faster": of_whole.fits}),
         "trains_whole": whole(rules[1], {"is_faster_kept": lambda *model: not of_whole.why_not_kept(*_without(model))}),
         "looks_up": looks_up,
     }
