@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from test_fused_model import batch
@@ -10,10 +12,8 @@ from test_whole_training import CONFIG, ROWS, in_tf32, training  # noqa: F401  (
 from kernels.device.launch import cdiv
 from kernels.measure import records
 from kernels.ops.dlrm import choice as of_dlrm
-from kernels.ops.dlrm.cuda_launch import design_of
 from kernels.ops.dlrm.pair import ROWS as PAIR_ROWS
 from kernels.ops.dlrm.pair import resident_pairs
-from kernels.ops.dlrm.shape import Shape
 from kernels.ops.lookup_interact import choice as of_look_ups
 from model import fused
 from model.bench import choices
@@ -23,6 +23,7 @@ from model.dlrm import InteractionArch
 from model.optimizers import fusing_gradients
 from model.step import train_step
 
+CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -54,12 +55,26 @@ def recorded(trains: bool) -> dict[tuple[str, str], dict[int, dict[str, float]]]
     return times
 
 
-def design_on_an_h200(model: str, precision: str):
+def described(model: str, precision: str) -> tuple[tuple, tuple, tuple]:
+    """Widths of the MLPs; what `is_faster` takes but for the rows, of an H200 where none is asked; what `why_in_two`
+    takes behind the rows."""
     shape = choices.shape_of(model, 50)
     features, width = len(shape.cardinalities), shape.embedding_dim
-    top = InteractionArch(shape.interaction, features, width).out_features, *shape.top
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    return design_of(Shape(shape.bottom, top, features), dtype, "tf32", 90, 227 * 1024, 2048, 132)
+    widths = shape.bottom, (InteractionArch(shape.interaction, features, width).out_features, *shape.top)
+    computed = (torch.bfloat16, "ieee") if precision == "bf16" else (torch.float32, "tf32")
+    shapes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in widths]
+    return widths, (*shapes, features, False, *computed, CPU), (features, width, *computed, False)
+
+
+def test_the_rules_choose_what_was_fastest_in_the_record():
+    for trains in (False, True):
+        for (model, precision), times in recorded(trains).items():
+            widths, asked, looked_up = described(model, precision)
+            for rows, us in times.items():
+                kept = "-".join(map(str, widths[0])), "-".join(map(str, widths[1])), asked[2], rows, CPU
+                way = WITHIN if not of_look_ups.why_in_two(rows, *looked_up, trains, CPU) else PARTS
+                way = ONE if (of_dlrm.is_faster_kept(*kept) if trains else of_dlrm.is_faster(*asked, rows)) else way
+                assert us[way] <= choices.SLOWER * min(us.values()), (model, precision, rows, trains, way)
 
 
 def test_the_rules_have_the_times_of_the_record():
@@ -67,7 +82,7 @@ def test_the_rules_have_the_times_of_the_record():
     found = {}
     for model, times in recorded(trains=False).items():
         if all(ONE in ways for ways in times.values()):
-            design = design_on_an_h200(*model)
+            design = of_dlrm.design_for(*described(*model)[1], 2048)
             of_design = found.setdefault(type(design).__name__, {})
             of_design[design.fragments * design.dtype.itemsize] = {
                 rows: tuple(us / choices.BATCHES for us in (min(ways[PARTS], ways[WITHIN]), ways[ONE]))
@@ -125,5 +140,5 @@ def test_a_wrong_rule_is_told(times):
 
 
 def test_cells_are_tried_out_on_a_cpu():
-    (row,) = choices.cell("small", choices.shape_of("small", 50), 16, Precision.FP32, False, torch.device("cpu"))
+    (row,) = choices.cell("small", choices.shape_of("small", 50), 16, Precision.FP32, False, CPU)
     assert (row["way"], row["match"], row["is_chosen"]) == (PARTS, "ok", True)
