@@ -32,17 +32,16 @@ import torch
 
 import kernels
 from data.cli import Parser
-from kernels import runtime
-from kernels.measure import records, sources
+from kernels.measure import records
 from kernels.ops.dlrm.op import KEPT
 from kernels.ops.embedding_bags.bench import HEIGHTS
 from kernels.ops.fused_mlp import packing
+from model.bench import recorded
 from model.bench.errors import RELU
 from model.bench.step_memory import drawn
 from model.bench.trainer import Trainer
 from model.config import Precision, TableOptimizer, preset
 from model.device import settings
-from model.profiling.recording import today
 
 NAME = "counters"  # of its file in traces/results/<gpu>/
 SECONDS = 150
@@ -182,16 +181,6 @@ def line(row: Mapping) -> str:
 HEAD = f"{'case':24} {'kernel':44} {'':11}  SM %  L1 %  L2 % mem % occ %  reg  waits most for"
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/counters.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    ops = ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags_update", "embedding_bags_sort")
-    hashes = {op: sources.sha256(op, "sources") for op in ops}
-    shown = " ".join(command("ncu", "python", list(CASES)))
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "ncu": shown, "rows": rows}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if nothing was counted."""
     parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__,
@@ -219,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(*(done.stdout + done.stderr).splitlines()[-20:], sep="\n", file=sys.stderr)
         return 1
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, rows, ncu=" ".join(command("ncu", "python", list(CASES)))))
     return 0
 
 

@@ -345,9 +345,6 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
 # --------------------------------------------------------------------------------------------------------- the kernel
 
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
-
-
 def told_at_once(backend: str, arguments: tuple) -> torch.Tensor:
     """The result; raises what the kernel reported of this call."""
     out = kernels.dlrm_forward(*arguments, backend=backend)
