@@ -20,9 +20,11 @@ import torch
 import kernels
 
 from ... import runtime
-from ...check import Case, check
+from ...check import Call, Case, check
+from ...check.comparison import double
 from ...check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
 from ...check.host import run_source as host
+from ...check.tf32 import AllRounded, assert_rounds
 from ...device.launch import architecture
 from ...dispatch import nvrtc, plan
 from ...dispatch.core import on_host
@@ -327,6 +329,15 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         with pytest.raises(ValueError, match=r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[5\] is"):
             told_at_once(backend, changed(arguments, 3, wrong))
         told_at_once(backend, arguments)
+
+    @kernel_backend
+    def test_tiles_round_to_the_nearest(self, backend, multiprocessors):
+        arguments = tiled(101, 1, multiprocessors)
+        exact = Call("", arguments[:8], arguments[8:]).map(double).arguments()
+        with AllRounded():
+            like = kernels.dlrm_forward(*exact, backend="eager")
+        out = kernels.dlrm_forward(*arguments, backend=backend)
+        assert_rounds(out, kernels.dlrm_forward(*exact, backend="eager"), like)
 
     @kernel_backend
     def test_a_gradient_takes_eager(self, backend):
