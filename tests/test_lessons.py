@@ -73,17 +73,17 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
     "n12.draw_passes": lambda: ({"eager": [Operator("mm", 32, 32), Operator("relu", 32, 32)]}, 32),
-    "n14.draw_dependency": lambda: (3, 2),
-    "n15.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
-    "n16.draw_walk": lambda: ([7, 2, 7, 0],),
-    "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
-    "n17.draw_budget": lambda: ({8: (163, 0), 16: (168, 0), 26: (255, 512)},),
-    "n23.draw_tile": lambda: (1_924_160,),
+    "n15.draw_dependency": lambda: (3, 2),
+    "n17.bags": lambda: ([4, 1, 7], [0, 2, 2, 2, 3], 2),
+    "n18.draw_walk": lambda: ([7, 2, 7, 0],),
+    "n19.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
+    "n19.draw_budget": lambda: ({8: (163, 0), 16: (168, 0), 26: (255, 512)},),
+    "n20.draw_tile": lambda: (1_924_160,),
 }
-ARGUMENTS |= {"n20.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
-ARGUMENTS |= {"n22.draw_steps": lambda: ({"cat t": 3.0, "cat out": 4.0}, 2.0)}
-ARGUMENTS |= {"n18.waits": lambda: (Times([{"name": "eager", "size": 1, "us_p50": 2.0}], "", "rows"), [1])}
-ARGUMENTS |= {"n19.draw_mask": lambda: (17,), "n19.draw_addresses": lambda: (("x", "n"), (("x", 8), ("hidden", 8)))}
+ARGUMENTS |= {"n25.draw_exchange": lambda: ([0, 1, 1], 2, 2)}
+ARGUMENTS |= {"n16.draw_steps": lambda: ({"cat t": 3.0, "cat out": 4.0}, 2.0)}
+ARGUMENTS |= {"n22.waits": lambda: (Times([{"name": "eager", "size": 1, "us_p50": 2.0}], "", "rows"), [1])}
+ARGUMENTS |= {"n24.draw_mask": lambda: (17,), "n24.draw_addresses": lambda: (("x", "n"), (("x", 8), ("hidden", 8)))}
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}

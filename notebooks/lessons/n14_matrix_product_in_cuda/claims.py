@@ -1,4 +1,4 @@
-"""21: its prose quotes what its cells print, and the record of the tile."""
+"""14: its prose quotes what its cells print, and the record of the tile."""
 
 from __future__ import annotations
 

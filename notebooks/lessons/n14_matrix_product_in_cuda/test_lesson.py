@@ -1,4 +1,4 @@
-"""Lesson 21: each file's kernel on the host, the reads of shared memory that the floors count, the banks."""
+"""Lesson 14: each file's kernel on the host, the reads of shared memory that the floors count, the banks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""14: each number in the prose stands in an output of the notebook."""
+"""15: each number in the prose stands in an output of the notebook."""
 
 from lessons.shared.claim import quotes
 

@@ -1,4 +1,4 @@
-"""Lesson 14: what an output hangs on, the kernel that the cells time, and the records' lines."""
+"""Lesson 15: what an output hangs on, the kernel that the cells time, and the records' lines."""
 
 from __future__ import annotations
 

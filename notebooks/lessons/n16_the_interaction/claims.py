@@ -1,4 +1,4 @@
-"""22: what the prose compares, from what the cells recorded; each number in it stands in an output of the notebook."""
+"""16: what the prose compares, from what the cells recorded; each number in it stands in an output of the notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""15, Embeddings: what the notebook does not measure itself, from the benchmark's records."""
+"""17, Embeddings: what the notebook does not measure itself, from the benchmark's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""16, Training tables: the notebook quotes what it prints, and one reason from a trace."""
+"""18, Training tables: the notebook quotes what it prints, and one reason from a trace."""
 
 from __future__ import annotations
 

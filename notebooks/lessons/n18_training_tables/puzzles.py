@@ -26,8 +26,9 @@ from kernels.ops.embedding_bags_update import eager
 from kernels.ops.embedding_bags_update.spec import SPECS
 from lessons.shared import answers
 from lessons.shared.far import FAR, behind, has_room
-from lessons.shared.puzzle import InTriton, Judge
+from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.reader import plain
+from lessons.shared.puzzle.shares import SharedOut
 
 BLOCK, EPS, RATE = 16, 1e-10, 0.1
 EXACT = SPECS["embedding_bags_update"].scale
@@ -50,12 +51,13 @@ def launch_walk(
 
 def launch_tiles(
     kernel, tables: Sequence[Tensor], keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int, row: int,
+    parts: Sequence[Tensor] | None = None,
 ) -> None:
     """kernel[tiles](*tables, keys, order, grad, heads, tails, N, rate, D, BLOCK), of one table or of table and state;
-    the runs of several tiles are then finished in PyTorch."""
+    the runs of several tiles are then finished in PyTorch. parts: heads and tails, to look at."""
     larger = [behind(table, first) for table in tables]
     count, (_, width) = -(-len(keys) // BLOCK), grad.shape
-    heads, tails = grad.new_empty(count, width), grad.new_empty(count, width)
+    heads, tails = parts or (grad.new_empty(count, width), grad.new_empty(count, width))
     kernel[(count,)](
         *larger, keys, order, behind(grad, row), heads, tails, len(keys), rate, D=width, BLOCK=BLOCK
     )
@@ -144,6 +146,11 @@ def _calls(stateful: bool, update: str) -> Callable[[Case, torch.device], Iterat
             yield Call(f"{count}×{width}, {what}", (*tables, keys, order, grad), (RATE,), last)
             if case.shape != FEW or what != "few rows":
                 continue
+            if stateful:
+                hint = "it is √state + eps, eps outside of the root: without it a state and a sum of 0 give 0 / 0, NaN."
+                small = 1e-9 * grad.masked_fill(torch.arange(count, device=device)[:, None] % 3 == 0, 0.0)
+                new = table, torch.zeros_like(table), torch.arange(count, device=device), order, small
+                yield Call(f"{count}×{width}, a state of zeros, sums of 0 and 1e-9", new, (RATE,), hint)
             if has_room(device, *tables):
                 hint = f"the table has {FAR:,} rows more: a key, and its row's place, need all of their 64 bits."
                 yield Call(f"{count}×{width}, rows beyond 2^32", (*tables, keys + FAR, order, grad), (RATE, FAR), hint)
@@ -160,9 +167,9 @@ def _cases(names: tuple[str, ...]) -> list[Case]:
     return [*map(Case, shapes), Case((3 * BLOCK + 1, 4), values="special")]
 
 
-class InOrder(InTriton):
-    """A puzzle whose sums are added in one order. Where two runs by atomics happen to give the same bits, as few
-    occurrences may on a GPU, the kernel's text tells."""
+class InOrder(SharedOut):
+    """A puzzle whose sums are added in one order, and whose rows have one writer each. Where two runs by atomics happen
+    to give the same bits, as few occurrences may on a GPU, the kernel's text tells."""
 
     def judge(self, name: str, answer: object) -> str:
         text = super().judge(name, answer)
@@ -174,27 +181,48 @@ class InOrder(InTriton):
         return text
 
 
-def _puzzle(launch: Callable, reference: Callable, rule: str, update: str) -> InOrder:
+def _looked_at(names: Sequence[str], tables: int) -> list[tuple[str, tuple, Tensor, int]]:
+    """A launch for each of the tensors that a kernel writes: the tables and, by tiles, heads and tails. Runs of 5, 20,
+    3 and 20 places lie in three tiles; a walk is looked at on SMALL."""
+    table, keys, order, grad = SMALL
+    if len(names) > tables:
+        keys = torch.repeat_interleave(torch.tensor([5, 20, 3, 20]))
+        order, grad = torch.arange(len(keys)), torch.ones(len(keys), 4)
+    launches = []
+    for i, name in enumerate(names):
+        written = [torch.ones_like(table) for _ in range(tables)]
+        parts = [torch.zeros(3, 4) for _ in names[tables:]]
+        rest = (0, 0, parts) if parts else ()
+        arguments = *written, keys, order, grad, RATE, *rest
+        launches.append((f"of small runs, {name}", arguments, [*written, *parts][i], 0))
+    return launches
+
+
+def _puzzle(launch: Callable, reference: Callable, rule: str, update: str, parts: Sequence[str] = ()) -> InOrder:
     mutated = ("table", "state") if rule == "adagrad" else ("table",)
     calls = _calls(rule == "adagrad", update)
     spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=_AsTheOp(rule), cases=_cases)
-    return InOrder(spec, launch, __name__)
+    return InOrder(
+        spec, launch, __name__, looked_at=lambda: _looked_at((*mutated, *parts), len(mutated)),
+        hint="Programs, and the lanes of one store, come in any order: let one alone store, which has the run's sum.",
+    )
 
 
-def _of_table(kernel, table, keys, order, grad, rate, first=0, row=0) -> None:
-    launch_tiles(kernel, (table,), keys, order, grad, rate, first, row)
+def _of_table(kernel, table, keys, order, grad, rate, first=0, row=0, parts=None) -> None:
+    launch_tiles(kernel, (table,), keys, order, grad, rate, first, row, parts)
 
 
-def _of_state(kernel, table, state, keys, order, grad, rate, first=0, row=0) -> None:
-    launch_tiles(kernel, (table, state), keys, order, grad, rate, first, row)
+def _of_state(kernel, table, state, keys, order, grad, rate, first=0, row=0, parts=None) -> None:
+    launch_tiles(kernel, (table, state), keys, order, grad, rate, first, row, parts)
 
 
+PARTS = ("heads", "tails")
 PUZZLES = {
     "walk": _puzzle(launch_walk, by_sgd, "sgd", "The row moves against the gradient, by rate times it."),
-    "tiles": _puzzle(_of_table, by_sgd, "sgd", "The row moves against the gradient, by rate times it."),
+    "tiles": _puzzle(_of_table, by_sgd, "sgd", "The row moves against the gradient, by rate times it.", PARTS),
     "adagrad": _puzzle(
         _of_state, by_adagrad, "adagrad",
-        "The state takes the square of a run's sum; the root is that of the new state, and eps is added to it.",
+        "The state takes the square of a run's sum; the root is that of the new state, and eps is added to it.", PARTS,
     ),
 }
 JUDGE = Judge(PUZZLES)

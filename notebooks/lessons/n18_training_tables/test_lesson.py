@@ -21,7 +21,7 @@ RATE, EPS, D = 0.1, 1e-10, 16
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
     """The notebook's cells with `finish` and by_tiles as a module."""
-    (path,) = ROOM.parents[1].glob("16_*.ipynb")
+    (path,) = ROOM.parents[1].glob("18_*.ipynb")
     text = {cell["id"]: "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]}
     file = tmp_path_factory.mktemp("cells") / "cells.py"
     head = f"import torch, triton\nimport triton.language as tl\nRATE, EPS, device = {RATE}, {EPS}, '{DEVICE}'\n"

@@ -1,4 +1,4 @@
-"""17, The whole model in one kernel: its prose quotes what its cells print."""
+"""19, The whole model in one kernel: its prose quotes what its cells print."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ ROOM = Path(__file__).resolve().parent
 AROUND = (ROOM / "around.cu").read_text()
 HOLE = "// <kernel>\n"
 LINE_OF = {name: f'#line 1 "{name}"\n' for name in ("kernel", "launch")}
-GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?=forward\b)")
+BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
+GLOBAL = re.compile(rf"__global__\s+{BOUNDS}(?:static\s+)?void\s+{BOUNDS}(?=forward\b)")
+BLOCKS = "(batch + 127) / 128, 128"  # of around.cu's launch
 # What calls the kernel's text where Python launches it.
 ENTRY = """
 struct Arguments {
@@ -43,10 +45,10 @@ def has_launch(kernel: str) -> bool:
     return bool(re.search(r"\bvoid\s+launch\s*\(", without_comments))
 
 
-def whole(kernel: str) -> str:
-    """The text with the struct before it and launch() behind it, where it has no launch() of its own. Of an error the
-    compiler names the line in the reader's text."""
-    before, after = AROUND.split(HOLE)
+def whole(kernel: str, threads: int = 128) -> str:
+    """The text with the struct before it and launch() behind it, in blocks of so many threads, where it has no launch()
+    of its own. Of an error the compiler names the line in the reader's text."""
+    before, after = AROUND.replace(BLOCKS, f"(batch + {threads - 1}) / {threads}, {threads}").split(HOLE)
     return f"{before}{LINE_OF['kernel']}{kernel.strip()}\n" + ("" if has_launch(kernel) else LINE_OF["launch"] + after)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels import runtime
-from kernels.check import Call, Case, Spec
+from kernels.check import Call, Case, Spec, poisoned
 from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome
 from kernels.ops.dlrm import eager
@@ -36,6 +36,7 @@ GUARD = "The last block has threads that have no row. They must neither read nor
 UNKNOWN = "Ids come from outside. For an id below 0 or not below the table's height, read nothing: its vector is zeros."
 TABLES = "Each feature f has its own table. The row of an id begins at table[f][id * 4]."
 INPUTS = "The top MLP has 10 inputs: the dense vector's four numbers, and v_i · v_j of the six pairs with j < i."
+SMALL = "Section 3 launches blocks of 32 threads, too: blockDim.x says how many threads a block has."
 UNSET = (
     "A thread reads a variable or an array's element that it has not written. Does each sum begin with a value, and is "
     "each input of the top MLP set?"
@@ -177,8 +178,8 @@ def recognised(got: Tensor, arguments: Sequence) -> str:
 class Runner:
     """The whole text as a function of tensors; a second run takes blocks and threads in the reverse order."""
 
-    def __init__(self, kernel: str, gpu: bool = False):
-        self.source, self.gpu, self.runs = whole(kernel), gpu, 0
+    def __init__(self, kernel: str, gpu: bool = False, threads: int = 128):
+        self.source, self.gpu, self.runs = whole(kernel, threads), gpu, 0
         self.program = programs.build(self.source, gpu)
         self.last, self.hint, self.reads_unset = Outcome("ok"), "", lambda: False
 
@@ -281,6 +282,8 @@ class Forward:
             lines = [_hold(name, Runner(source), "host")]
             if runtime.device().type == "cuda" and runtime.nvcc():
                 lines.append(_hold(name, Runner(source, gpu=True), "GPU"))
+            if not has_launch(source):
+                _hold_small_blocks(source)
         except DoesNotCompile as error:
             if hint := not_on_host(str(error)):
                 raise Wrong(f"{error}\nHint: {hint}") from None
@@ -302,6 +305,18 @@ def _hold(name: str, runner: Runner, where: str) -> str:
         text = _with_hint(str(error), hint) if hint else str(error)
         text = text.replace("And the mask: does it let every element", "Does the guard let each row")
         raise Wrong(text) from error
+
+
+def _hold_small_blocks(source: str) -> None:
+    """That it counts on no blocks of 128 threads."""
+    call = next(_calls(_CASES[-1], torch.device("cpu")))
+    try:
+        with poisoned():
+            out = Runner(source, threads=32)(*call.tensors)
+    except Wrong as error:
+        raise Wrong(f"in blocks of 32 threads {_with_hint(str(error), SMALL)}") from error
+    if not torch.allclose(out, mini(*call.tensors), atol=1e-4):
+        raise Wrong(f"right in blocks of 128 threads, and wrong in blocks of 32\nHint: {SMALL}")
 
 
 BYTES_OF_A_ROW = {"dense": 52, "ids": 24, "out": 4}

@@ -1,4 +1,4 @@
-"""Lesson 17: the reader's kernel launched and counted, each mistake told from the others, what a compiler reports."""
+"""Lesson 19: the reader's kernel launched and counted, each mistake told from the others, what a compiler reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_a_launch_of_the_readers_own_takes_the_lessons_place(kernel):
     before, after = mini_kernel.AROUND.split(mini_kernel.HOLE)
     assert whole.endswith(after)
     assert mini_kernel.whole(kernel + after) == before + mini_kernel.LINE_OF["kernel"] + (kernel + after).strip() + "\n"
-    for is_launched in (kernel, kernel.replace("void forward", "void __launch_bounds__(128) forward")):
+    bounds = "void __launch_bounds__(128) forward", "__launch_bounds__(128) void forward"
+    for is_launched in (kernel, *(kernel.replace("void forward", text) for text in bounds)):
         assert "__device__ void forward(" in mini_kernel.source(is_launched).text
 
 

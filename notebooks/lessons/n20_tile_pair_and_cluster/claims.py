@@ -1,7 +1,23 @@
-"""23, A tile, a pair and a cluster of SMs a model: its prose quotes what its cells print."""
+"""20, A tile, a pair and a cluster of SMs a model: its prose quotes what its cells print, and a record of its parts."""
 
 from __future__ import annotations
 
-from lessons.shared.claim import quotes
+from kernels.measure.records import load
+from lessons.shared.claim import claim, quotes
+
+
+def _in_parts(precision: str, rows: int = 65536) -> tuple[float, float]:
+    """µs of a captured prediction of `main` by its parts, and by one kernel; a graph has two."""
+    us = {
+        row["way"]: row["us"] / 2
+        for row in load("choices")["rows"]
+        if (row.get("model"), row.get("rows"), row.get("precision")) == ("main", rows, precision)
+        and not row["trains"]
+        and row["match"] == "ok"
+    }
+    return us["looked up within"], us["one kernel"]
+
 
 quotes("20")
+claim("20", "65536 rows in TF32 take {:.0f} µs by the parts and {:.0f} by one kernel.", lambda: _in_parts("tf32"))
+claim("20", "In bfloat16 the parts take half: {:.0f} against {:.0f}.", lambda: _in_parts("bf16"))

@@ -22,7 +22,7 @@ def draw_tile(weight_bytes: int) -> Figure:
         (0.3, 0.3, 1.9, 0.7, SHADES[3]): "out",
         (3.0, 3.1, 1.9, 1.0, SHADES[0]): f"{weight_bytes / 1e6:.2f} MB of weights,\nlaid out as fragments",
         (5.7, 3.1, 4.5, 1.0, SHADES[0]): (
-            "registers: each warp holds its sums, and the weights of\n18 outputs, which it loads three loads ahead"
+            "registers: each warp holds its sums, and the weights of\n16 outputs, which it loads three loads ahead"
         ),
         (5.7, 2.15, 4.5, 0.75, SHADES[2]): "shared memory: activations between two layers",
         (5.7, 1.2, 4.5, 0.75, SHADES[1]): "shared memory: 27 vectors of 64 bytes per row",

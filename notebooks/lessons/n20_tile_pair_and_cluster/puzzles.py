@@ -37,6 +37,17 @@ HINTS = {
     "outside": "A panel begins at ring + slot * PANEL and at given.weights + p * PANEL. Is p below panels?",
     "endless": "Does each loop come to its end, and does each thread come to each __syncthreads()?",
 }
+# A lambda with its body, as far as braces are nested twice in it.
+LAMBDA = re.compile(r"auto\s+(\w+)\s*=\s*\[[^\]]*\][^{;]*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}")
+
+
+def _from_init_to_wait(code: str) -> str:
+    """The text between init() and the first wait(); one in a lambda is where that is called."""
+    lambdas = [found for found in LAMBDA.finditer(code) if ".wait(" in found[0]]
+    for found in lambdas:
+        code = code.replace(found[0], "")
+    waits = "|".join([r"\.wait\(", *(rf"\b{found[1]}\(" for found in lambdas)])
+    return re.split(waits, code.partition(".init(")[2], maxsplit=1)[0]
 
 
 def _ring(kernel: object) -> str:
@@ -50,8 +61,7 @@ def _ring(kernel: object) -> str:
             _run(kernel, backwards=True)  # the thread that asks may be the last: on the host it must run first
         except AssertionError:
             raise error from None
-    begin = code.partition(".init(")[2].partition(".wait(")[0]
-    if ".wait(" in code and "__syncthreads" not in begin:
+    if ".wait(" in code and "__syncthreads" not in _from_init_to_wait(code):
         raise AssertionError(
             "right on the host, which has one order of threads\nHint: Between init() by one thread and a wait() "
             "by another, all must meet in __syncthreads()."

@@ -1,4 +1,4 @@
-"""Lesson 23: designs chosen by hand compute what the reference does, the estimate, excerpts, the ring compiled."""
+"""Lesson 20: designs chosen by hand compute what the reference does, the estimate, excerpts, the ring compiled."""
 
 from __future__ import annotations
 

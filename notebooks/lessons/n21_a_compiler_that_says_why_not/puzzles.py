@@ -140,6 +140,12 @@ def operand_written_by_a_view(x, bias):
     return torch.relu(total)
 
 
+def operand_written_by_an_index(x, bias):  # operator.setitem: a function, and no method
+    total = x + bias
+    x[1:] = 7.0
+    return torch.relu(total)
+
+
 HALF, INTEGERS = torch.float16, (torch.int64, torch.int64)
 ROW = "add_relu(x, bias) adds a row: bias is [N], where x and the result are [..., N]. A node's meta has the shapes."
 DTYPE = "add_relu takes x and bias of one floating dtype. A sum of two dtypes is promoted; one of integers is integers."
@@ -187,6 +193,7 @@ CASES = [
          "add_relu's result is contiguous. Is eager's? Its strides are in its meta, too.", shape=(8, 4)),
     Case("bias is written to before relu", operand_written, {0, 1}, PLACE),
     Case("x is written to, by a view, before relu", operand_written_by_a_view, {0, 1}, PLACE),
+    Case("x is written to, by an index, before relu", operand_written_by_an_index, {0, 1}, PLACE),
 ]  # fmt: skip
 
 

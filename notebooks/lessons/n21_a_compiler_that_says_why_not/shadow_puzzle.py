@@ -56,10 +56,21 @@ def two(x):
     return torch.relu(x), x + 1
 
 
+def noting(backend: Callable, graphs: list) -> Callable:
+    """The backend, which also notes each graph that it gets."""
+
+    def both(gm, inputs):
+        graphs.append(gm)
+        return backend(gm, inputs)
+
+    return both
+
+
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, 2.0]
 NUMBERS = [-2.0, -0.5, 0.0, 0.5, 3.0]
 FIRST = "Keep the graph before `backend` has it: it may change gm, as section 2's does. copy.deepcopy(gm) is one."
 WRITES = "A graph may write to its inputs. If both run on the same tensors, the second meets what the first one left."
+ONCE = "Compile where Dynamo hands the graph over, and not in every call."
 EACH = "Compare all results in every call, not when the graph is compiled."
 WATCHES = [
     Watch("a backend that changes nothing", two, unchanged, [(NUMBERS, False)],
@@ -67,6 +78,8 @@ WATCHES = [
     Watch("relu becomes sigmoid", two, other_function, [(NUMBERS, True), (NUMBERS, True)], FIRST),
     Watch("NaN and Inf, unchanged", two, unchanged, [(SPECIAL, False)], "NaN is no difference where eager has it, too: "
           "close() knows."),
+    Watch("NaN becomes 0", two, after(lambda results, _: [r.nan_to_num(0, torch.inf, -torch.inf) for r in results]),
+          [(NUMBERS, False), (SPECIAL, True)], "A NaN that only one of the two has is a difference: close() knows."),
     Watch("rounded otherwise", two, after(lambda results, _: [r * (1 + 1e-6) for r in results]), [(NUMBERS, False)],
           "A last digit is no difference: close() knows."),
     Watch("wrong below 0 only", lambda x: x * 1, after(lambda results, _: [r.abs() for r in results]),
@@ -86,12 +99,12 @@ def watched(shadow: Callable) -> str:
         raise AssertionError(f"shadow: give the function itself; got {type(shadow).__name__}")
     reader.written_by_hand(shadow)
     for watch in WATCHES:
-        told, differs = f"shadow, case {watch.name}: ", []
+        told, differs, asked, given = f"shadow, case {watch.name}: ", [], [], []
         try:
-            backend = shadow(watch.backend, differs)
+            backend = shadow(noting(watch.backend, asked), differs)
             if not callable(backend):
                 raise AssertionError(f"{told}must return a backend, a function; got {type(backend).__name__}")
-            program = compiled(watch.program, backend)
+            program = compiled(watch.program, noting(backend, given))
             for numbers, tells in watch.calls:
                 x, before = torch.tensor(numbers), len(differs)
                 right = ran(watch.program, [x])
@@ -100,6 +113,8 @@ def watched(shadow: Callable) -> str:
                 if (len(differs) > before) != tells:
                     noted = "noted, and nothing differs" if not tells else "not noted"
                     raise AssertionError(f"{told}a call with x = {numbers} is {noted}\nHint: {watch.hint}")
+            if len(asked) > len(given):
+                raise AssertionError(f"{told}`backend` compiled {len(asked)} ×, of {len(given)} graph\nHint: {ONCE}")
         except AssertionError:
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Lesson 24: its rewrites and its shadow are the notebook's text, the record's cells, and the rungs of a call."""
+"""Lesson 21: its rewrites and its shadow are the notebook's text, the record's cells, and the rungs of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""18, A model without Python: each number in its prose stands in an output."""
+"""22, A model without Python: each number in its prose stands in an output."""
 
 from __future__ import annotations
 

@@ -229,6 +229,7 @@ def _check_pairs(answer: Callable) -> str:
     for rows in (1, 3, 0, 257):
         told = f"pairs, case {rows} row{'s' * (rows != 1)}: "
         products = torch.rand(rows, 27, 27, generator=generator)
+        products[2:3, 3, 9] = torch.inf  # above the diagonal: whoever copies does not meet it
         kept, want = products.clone(), pairs(products)
         hint = "row k has its first k numbers below the diagonal: products[:, k, :k], for k from 1 on."
         got = ask(told, answer, (products,), hint)
@@ -242,6 +243,8 @@ def _check_pairs(answer: Callable) -> str:
         wrong = (got != want).nonzero()
         if len(wrong):
             row, k = wrong[0].tolist()
+            if got[row, k].isnan():
+                hint = "0 times Inf is NaN, and a product may be Inf: copy, and do not multiply. " + hint
             raise AssertionError(
                 f"{told}number {k} of row {row}: expected {want[row, k]:g}, got {got[row, k]:g}\nHint: "
                 + ("those are above the diagonal. " if torch.equal(got, pairs(products.mT)) else "") + hint

@@ -1,4 +1,4 @@
-"""Lesson 18: the puzzles' answers are what serving does; ways to answer that fail are told."""
+"""Lesson 22: the puzzles' answers are what serving does; ways to answer that fail are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""25, Serving a model: each number in its prose stands in an output."""
+"""23, Serving a model: each number in its prose stands in an output."""
 
 from __future__ import annotations
 

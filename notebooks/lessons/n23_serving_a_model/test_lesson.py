@@ -1,4 +1,4 @@
-"""Lesson 25: what cannot be built or started is said, a server is asked directly, and answers are counted."""
+"""Lesson 23: what cannot be built or started is said, a server is asked directly, and answers are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""19, A kernel without Triton: each number in its prose stands in an output, but for what is claimed."""
+"""24, A kernel without Triton: each number in its prose stands in an output, but for what is claimed."""
 
 from __future__ import annotations
 

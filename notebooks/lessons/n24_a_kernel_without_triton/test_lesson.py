@@ -1,4 +1,4 @@
-"""Lesson 19: the puzzles' answers are what Triton and its cubins do; what cannot be checked is said."""
+"""Lesson 24: the puzzles' answers are what Triton and its cubins do; what cannot be checked is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""20, Past one GPU: what is counted in its cells, and torch.distributed's default timeout."""
+"""25, Past one GPU: what is counted in its cells, and torch.distributed's default timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 20: functions of a notebook in several processes, how they end, and what the puzzles ask there."""
+"""Lesson 25: functions of a notebook in several processes, how they end, and what the puzzles ask there."""
 
 from __future__ import annotations
 

@@ -29,6 +29,9 @@ KINDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "f
 PRODUCT = re.compile(r"tt\.dot .*inputPrecision = tf32 : tensor<[\dx]+xf32>")
 TF32 = """right here, but tl.dot without input_precision="ieee" cuts float32 to tf32 on a GPU: 10 bits of the fraction
 Hint: tl.dot(…, input_precision="ieee")"""
+OTHER = re.compile(r"tt\.dot (?!.*inputPrecision = tf32 :).* : tensor<[\dx]+xf32>")
+NOT_ASKED = """right here, but with PRECISION="tf32" it does not multiply float32 in tf32
+Hint: give each tl.dot input_precision=PRECISION"""
 CHILD = """
 import importlib.util, json, sys
 import triton  # before anything that has it interpret
@@ -131,8 +134,11 @@ def wide_counters() -> Iterator[None]:
 
 
 def must_compile(name: str, kernel: object, seen: list[tuple[dict, dict]]) -> None:
-    """AssertionError if the compiler refuses one of the kernel's launches, or multiplies float32 in tf32."""
-    for error, code in _compiled(kernel, seen) if seen else ():
+    """AssertionError if the compiler refuses one of the kernel's launches, or multiplies float32 in tf32; or if it does
+    not where the kernel's PRECISION says so."""
+    asked = [(kinds, values | {"PRECISION": "tf32"}) for kinds, values in seen if values.get("PRECISION") == "ieee"]
+    made = _compiled(kernel, seen + asked) if seen else []
+    for error, code in made[: len(seen)]:
         if error:
             *_, cause = [line.strip() for line in error.splitlines() if line.strip()]
             line = re.search(r"\bat (\d+):\d+:", error)
@@ -140,6 +146,8 @@ def must_compile(name: str, kernel: object, seen: list[tuple[dict, dict]]) -> No
             raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {cause[:300]}{place}")
         if PRODUCT.search(code):
             raise AssertionError(f"{name}: {TF32}")
+    if any(OTHER.search(code) for _, code in made[len(seen) :]):
+        raise AssertionError(f"{name}: {NOT_ASKED}")
 
 
 def _compiled(kernel: object, seen: list[tuple[dict, dict]]) -> list[tuple[str, str]]:
