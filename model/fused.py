@@ -29,7 +29,7 @@ from torch.compiler import is_compiling
 import kernels
 from kernels.dispatch.refusals import autocasts
 from kernels.hooks import has_hooks
-from kernels.ops.dlrm.choice import design_for, is_faster, is_faster_captured, is_faster_kept
+from kernels.ops.dlrm.choice import design_for, is_faster, is_faster_kept
 from kernels.ops.dlrm.eager import PAD_TO
 from kernels.ops.dlrm.op import dlrm_forward_kept, nvrtc_runs
 from kernels.ops.dlrm.pair import Pairs
@@ -135,11 +135,8 @@ class FusedOverArch(Fused, OverArch):
 
 def is_whole(model: nn.Module, dense: Tensor) -> bool:
     """Whether `whole` computes a DLRM for such dense features: without gradients, one that `_may_be_whole` and that one
-    kernel computes faster than its parts; in a CUDA graph, where no host is waited for, by the GPU's time alone."""
-    if torch.is_grad_enabled() or not _may_be_whole(model, dense):
-        return False
-    is_captured = dense.is_cuda and torch.cuda.is_current_stream_capturing()
-    return (is_faster_captured if is_captured else is_faster)(*_described(model, dense))
+    kernel computes faster than its parts."""
+    return not torch.is_grad_enabled() and _may_be_whole(model, dense) and is_faster(*_described(model, dense))
 
 
 def _may_be_whole(model: nn.Module, dense: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.bench import counters, errors, losses
+from model.bench import counters, errors, losses, recorded
 from model.bench.models import FORTY, MODELS, shape_of
 from model.config import Precision
 
@@ -107,5 +107,13 @@ def test_what_ncu_prints_is_read():
     assert counters.counted("==ERROR== ERR_NVGPUCTRPERM", ["look-ups"]) == []
 
 
-def test_the_names_of_what_is_launched_are_known():
-    assert {*counters.NAMES} == {*counters.CASES}
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def test_a_record_says_of_what_it_is(monkeypatch):
+    monkeypatch.setattr(recorded.records, "save", lambda record: record)
+    record = recorded.save("errors", iter([{"match": "ok"}]), draws=8)
+    assert [*record] == ["op", *recorded.VERSIONS, "date", "sources_sha256", "draws", "rows"]
+    assert (record["op"], record["draws"], record["rows"]) == ("errors", 8, [{"match": "ok"}])
+    assert [*record["sources_sha256"]] == [*recorded.OPS]
+    assert len({*record["sources_sha256"].values()}) == len(recorded.OPS)

@@ -23,6 +23,7 @@ from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import choice, module
 from model import DLRM, Interaction, Preset, fused, preset
+from model.bench.models import shape_of
 from model.config import Kernels, Optimizer
 from model.describe import summarize
 from model.fused import Fused
@@ -241,6 +242,28 @@ def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
         assert fused.is_whole(model, features[0]) is (changed == "nothing")
         assert not fused.is_whole(pair(config, "triton")[1], features[0])
         assert not fused.is_whole(pair(config, "triton")[0], features[0])
+
+
+class OnAGPU(torch.Tensor):
+    """Which says that it is."""
+
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+@pytest.mark.parametrize("rows", [200, 300, 2048, 65536])
+@pytest.mark.parametrize("name", ["small", "mlperf"])
+def test_a_capture_goes_the_way_of_the_call_before_it(monkeypatch, name, rows):
+    """Which loads the kernels: in a capture none can be."""
+    model = made(shape_of(name, 40), "cuda").bfloat16()
+    dense = torch.zeros(rows, 13, device=DEVICE, dtype=torch.bfloat16).as_subclass(OnAGPU)
+    ways = set()
+    for captures in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda captures=captures: captures)
+        with torch.no_grad():
+            ways.add(fused.is_whole(model, dense))
+    assert len(ways) == 1
+    assert ways == {rows == 200 or (name, rows) == ("mlperf", 2048)} or DEVICE.type == "cuda"
 
 
 def test_no_tensor_is_compared_to_find_out(monkeypatch):

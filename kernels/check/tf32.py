@@ -18,18 +18,17 @@ EPS = 2.0**-10  # tf32's distance from 1 to the next number
 
 
 def rounded(x: Tensor, grid: float = 1.0) -> Tensor:
-    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype. grid: so
-    many times x is rounded, and divided again: another draw of the same errors.
+    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype. By another
+    grid it is multiplied before, and divided after: another draw of the same errors.
 
     What lies halfway between two numbers becomes the even one by cvt.rn.tf32.f32, which a GPU has from sm_90 on, and
     else the one that is further from zero.
     """
-    single = (x * grid if grid != 1.0 else x).float()
+    single = (x * grid).float()
     bits = single.view(torch.int32)
     even = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     half = 0xFFF + (bits >> 13 & 1) if even else 0x1000
-    near = torch.where(single.isfinite(), (bits + half & -0x2000).view(torch.float32), single).to(x.dtype)
-    return near / grid if grid != 1.0 else near
+    return torch.where(single.isfinite(), (bits + half & -0x2000).view(torch.float32), single).to(x.dtype) / grid
 
 
 class _Linear(torch.autograd.Function):

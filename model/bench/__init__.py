@@ -13,6 +13,7 @@
     losses.py       the losses of 1,000 steps beside eager's; a command of its own
     choices.py      whether the fastest of our own ways is taken; a command of its own
     counters.py     what binds our kernels, by Nsight Compute; a command of its own
+    recorded.py     the records of these commands
     step_memory.py  a step's memory with the look-ups within the interaction's kernel, and without; a command of its own
     scale/          what a step costs on several GPUs, by arithmetic; a command of its own
     plain_loop.py   on a CPU, training from Parquet beside a loop over tensors in memory; a command of its own

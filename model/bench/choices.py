@@ -29,13 +29,12 @@ from torch import Tensor
 
 import kernels
 from data.cli import Parser
-from kernels import runtime
-from kernels.measure import records, sources
 from kernels.measure.clock import percentiles
 from kernels.measure.judge import NEVER_SLOWER as SLOWER
 from kernels.ops.dlrm import choice as of_whole
 from kernels.ops.lookup_interact import choice as of_look_ups
 from model import fused
+from model.bench import recorded
 from model.bench.backend import CLOSE
 from model.bench.models import MODELS, chosen, shape_of
 from model.bench.step_memory import drawn
@@ -44,7 +43,6 @@ from model.bench.whole_model import _captured
 from model.config import DLRMConfig, Precision, TableOptimizer
 from model.device import settings
 from model.dlrm import DLRM, InteractionArch
-from model.profiling.recording import today
 
 NAME = "choices"  # of its file in traces/results/<gpu>/
 ROWS = (2048, 16384, 65536)
@@ -88,7 +86,7 @@ def forced(way: str) -> Iterator[dict[str, object]]:
 
     said["taken"] = PARTS
     decides = {
-        "is_whole": whole(rules[0], {"is_faster": of_whole.fits, "is_faster_captured": of_whole.fits}),
+        "is_whole": whole(rules[0], {"is_faster": of_whole.fits}),
         "trains_whole": whole(rules[1], {"is_faster_kept": lambda *model: not of_whole.why_not_kept(*_without(model))}),
         "looks_up": looks_up,
     }
@@ -252,14 +250,6 @@ def verdict(cells_: Sequence[Sequence[Mapping]]) -> str:
     return f"{met}: {figure}; {beyond} of {len(over)} cells beyond it"
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/choices.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    hashes = {op: sources.sha256(op, "sources") for op in ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags")}
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "rows": rows}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a way failed."""
     parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__,
@@ -288,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
             torch.cuda.empty_cache()
     rows = [row for of_cell in measured for row in of_cell]
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, rows))
     print(verdict(measured))
     return int(any(row["match"] != "ok" for row in rows))
 

@@ -32,17 +32,16 @@ import torch
 
 import kernels
 from data.cli import Parser
-from kernels import runtime
-from kernels.measure import records, sources
+from kernels.measure import records
 from kernels.ops.dlrm.op import KEPT
 from kernels.ops.embedding_bags.bench import HEIGHTS
 from kernels.ops.fused_mlp import packing
+from model.bench import recorded
 from model.bench.errors import RELU
 from model.bench.step_memory import drawn
 from model.bench.trainer import Trainer
 from model.config import Precision, TableOptimizer, preset
 from model.device import settings
-from model.profiling.recording import today
 
 NAME = "counters"  # of its file in traces/results/<gpu>/
 SECONDS = 150
@@ -58,7 +57,7 @@ STALL = re.compile(r"spends ([\d.]+) cycles being stalled (.+?)\. .*?about ([\d.
 BETWEEN = "spin_kernel"  # the marker before each case: torch.cuda._sleep
 
 
-def look_ups(device: torch.device) -> Iterator[tuple[str, Callable]]:
+def look_ups(device: torch.device) -> Iterator[Callable]:
     rows, width = 65536, 16
     tables = torch.randn(sum(HEIGHTS), width, device=device)
     starts = torch.tensor([0, *HEIGHTS], device=device).cumsum(0)
@@ -66,22 +65,22 @@ def look_ups(device: torch.device) -> Iterator[tuple[str, Callable]]:
     dense = torch.randn(rows, width, device=device)
     given = dense, tables, starts, ids
     grad = torch.randn_like(kernels.lookup_interact(*given, pad_to=8, precision="tf32", backend="cuda"))
-    yield "lookup_interact", lambda: kernels.lookup_interact(*given, pad_to=8, precision="tf32", backend="cuda")
-    yield "its gradients", lambda: kernels.lookup_interact_gradients(grad, *given, precision="tf32", backend="cuda")
+    yield lambda: kernels.lookup_interact(*given, pad_to=8, precision="tf32", backend="cuda")
+    yield lambda: kernels.lookup_interact_gradients(grad, *given, precision="tf32", backend="cuda")
 
 
-def update(device: torch.device) -> Iterator[tuple[str, Callable]]:
+def update(device: torch.device) -> Iterator[Callable]:
     rows, width = 65536, 16
     tables = torch.randn(sum(HEIGHTS), width, device=device)
     starts = torch.tensor([0, *HEIGHTS], device=device).cumsum(0)
     ids = torch.stack([torch.randint(height, (rows,), device=device) for height in HEIGHTS], 1)
     grad = torch.randn(rows, len(HEIGHTS), width, device=device)
     given = tables, starts, ids, grad, 0.01
-    yield "update", lambda: kernels.embedding_bags_sgd_(*given, backend="cuda")
-    yield "update by atomics", lambda: kernels.embedding_bags_sgd_(*given, deterministic=False, backend="cuda")
+    yield lambda: kernels.embedding_bags_sgd_(*given, backend="cuda")
+    yield lambda: kernels.embedding_bags_sgd_(*given, deterministic=False, backend="cuda")
 
 
-def whole(device: torch.device) -> Iterator[tuple[str, Callable]]:
+def whole(device: torch.device) -> Iterator[Callable]:
     shape, heights = preset("main").model, [min(height, 1_000_000) for height in HEIGHTS]
     widths = shape.bottom, (shape.bottom[-1] + len(heights) * (len(heights) + 1) // 2, *shape.top)
     pairs = [[*itertools.pairwise(of_mlp)] for of_mlp in widths]
@@ -94,22 +93,28 @@ def whole(device: torch.device) -> Iterator[tuple[str, Callable]]:
         ids = [torch.randint(height, (rows,), device=device) for height in heights]
         dense = torch.randn(rows, shape.bottom[0], device=device)
         given = dense, tables, ids, None, *layers, *RELU, "tf32"
-        yield f"dlrm_forward, {rows} rows", lambda given=given: kernels.dlrm_forward(*given, backend="cuda")
+        yield lambda given=given: kernels.dlrm_forward(*given, backend="cuda")
     buffers = packing.copied(*layers[:2]), packing.copied(*layers[2:])
     kept = dense, tables, ids, *buffers, *("-".join(map(str, of_mlp)) for of_mlp in widths), *RELU
-    yield f"dlrm_forward_kept, {rows} rows", lambda: KEPT.call("cuda", *kept)
+    yield lambda: KEPT.call("cuda", *kept)
 
 
-def step(device: torch.device) -> Iterator[tuple[str, Callable]]:
+def step(device: torch.device) -> Iterator[Callable]:
     heights = tuple(min(height, 1_000_000) for height in HEIGHTS)
     shape = replace(preset("main").model, cardinalities=heights)
     trainer = Trainer("fused graph", TableOptimizer.SGD, shape, 2048, device, Precision.TF32)
     batch = drawn(2048, shape.bottom[0], heights, torch.Generator().manual_seed(0), device)
     trainer.step(*batch)  # which compiles; the first steps are not captured
-    yield "step", lambda: trainer.step(*batch)
+    yield lambda: trainer.step(*batch)
 
 
-CASES = {"look-ups": look_ups, "update": update, "whole": whole, "step": step}
+# What each gives, and the names of that, in order.
+CASES = {
+    "look-ups": (look_ups, ("lookup_interact", "its gradients")),
+    "update": (update, ("update", "update by atomics")),
+    "whole": (whole, ("dlrm_forward, 128 rows", "dlrm_forward, 2048 rows", "dlrm_forward_kept, 2048 rows")),
+    "step": (step, ("step",)),
+}
 
 
 def launch(names: Sequence[str]) -> None:
@@ -117,7 +122,8 @@ def launch(names: Sequence[str]) -> None:
     device = torch.device("cuda")
     with settings(0, Precision.TF32):
         for name in names:
-            for _, work in CASES[name](device):
+            works, of = CASES[name]
+            for work, _ in zip(works(device), of, strict=True):
                 if name != "step":
                     with torch.no_grad():
                         work()  # which compiles
@@ -175,16 +181,6 @@ def line(row: Mapping) -> str:
 HEAD = f"{'case':24} {'kernel':44} {'':11}  SM %  L1 %  L2 % mem % occ %  reg  waits most for"
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/counters.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    ops = ("dlrm", "fused_mlp", "lookup_interact", "embedding_bags_update", "embedding_bags_sort")
-    hashes = {op: sources.sha256(op, "sources") for op in ops}
-    shown = " ".join(command("ncu", "python", list(CASES)))
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "ncu": shown, "rows": rows}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if nothing was counted."""
     parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__,
@@ -206,21 +202,14 @@ def main(arguments: list[str] | None = None) -> int:
         command(ncu, sys.executable, options.cases), capture_output=True, text=True, errors="replace", check=False,
         timeout=SECONDS, cwd=records.RESULTS.parents[1],
     )
-    rows = counted(done.stdout, [what for name in options.cases for what in NAMES[name]])
+    rows = counted(done.stdout, [what for name in options.cases for what in CASES[name][1]])
     print(HEAD, *map(line, rows), sep="\n")
     if not rows or done.returncode:
         print(*(done.stdout + done.stderr).splitlines()[-20:], sep="\n", file=sys.stderr)
         return 1
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, rows, ncu=" ".join(command("ncu", "python", list(CASES)))))
     return 0
-
-
-# What each case launches, in order.
-NAMES = {
-    "look-ups": ("lookup_interact", "its gradients"), "update": ("update", "update by atomics"),
-    "whole": ("dlrm_forward, 128 rows", "dlrm_forward, 2048 rows", "dlrm_forward_kept, 2048 rows"), "step": ("step",),
-}
 
 
 def _cases(text: str) -> list[str]:

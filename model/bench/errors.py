@@ -37,9 +37,7 @@ from torch import Tensor
 
 import kernels
 from data.cli import Parser
-from kernels import runtime
 from kernels.check.comparison import as_tuple, double
-from kernels.measure import records, sources
 from kernels.ops.dlrm import choice
 from kernels.ops.dlrm.eager import dlrm_forward, dlrm_forward_kept
 from kernels.ops.dlrm.op import KEPT
@@ -47,13 +45,13 @@ from kernels.ops.fused_mlp import eager as mlps
 from kernels.ops.fused_mlp import packing, update
 from kernels.ops.lookup_interact import choice as looked_up
 from kernels.ops.lookup_interact.eager import lookup_interact, lookup_interact_gradients
+from model.bench import recorded
 from model.bench.models import MODELS, chosen, shape_of
 from model.bench.step_memory import drawn
 from model.bench.trainer import TABLES, Trainer, noting
 from model.config import DLRMConfig, Kernels, Precision, TableOptimizer
 from model.device import autocast, settings
 from model.dlrm import DLRM, InteractionArch
-from model.profiling.recording import today
 
 NAME = "errors"  # of its file in traces/results/<gpu>/
 LIMIT = 1.5
@@ -369,14 +367,6 @@ def measure(name: str, device: torch.device) -> list[dict]:
     return rows
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/errors.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    hashes = {op: sources.sha256(op, "sources") for op in ("dlrm", "lookup_interact", "fused_mlp")}
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "draws": DRAWS, "rows": rows}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a row failed."""
     parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__,
@@ -396,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
         for found in pool.map(measure, options.models, itertools.repeat(device)):
             rows += found
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, rows, draws=DRAWS))
     print(*verdicts(rows), sep="\n")
     return int(any(row["match"] != "ok" for row in rows))
 

@@ -35,19 +35,16 @@ from torch import Tensor
 from data.cli import Parser
 from data.criteo import CriteoBatches
 from data.synthetic import FULL, SyntheticConfig
-from kernels import runtime
-from kernels.measure import records, sources
+from model.bench import recorded
 from model.bench.trainer import Trainer, noting
 from model.bench.training import write_rows
 from model.config import Precision, TableOptimizer, preset
 from model.device import settings
-from model.profiling.recording import today
 
 NAME = "losses"  # of its file in traces/results/<gpu>/
 STEPS, ROWS, OF_A_MEAN = 1000, 2048, 100
 LIMIT = 1.5
 OURS, EAGER, REORDERED, FLOAT32 = "fused graph", "eager", "eager, reordered", "eager, float32"
-OPS = ("dlrm", "fused_mlp", "lookup_interact", "dot_interaction", "embedding_bags", "embedding_bags_update")
 
 
 def measure(
@@ -116,14 +113,9 @@ def line(row: Mapping) -> str:
     return f"{text}  {row['match']}"
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/losses.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    rounded = [row | ({"losses": [round(loss, 7) for loss in row["losses"]]} if "losses" in row else {})
-               for row in rows]
-    hashes = {op: sources.sha256(op, "sources") for op in OPS}
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "rows": rounded}
+def rounded(row: dict) -> dict:
+    """The row as it is saved."""
+    return row | ({"losses": [round(loss, 7) for loss in row["losses"]]} if "losses" in row else {})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(row)
             print(line(row), flush=True)
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, map(rounded, rows)))
     return int(any(row["match"] != "ok" for row in rows))
 
 

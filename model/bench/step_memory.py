@@ -28,15 +28,14 @@ import torch
 from torch import Tensor
 
 from data.cli import Parser
-from kernels import runtime
-from kernels.measure import records, sources
 from kernels.measure.clock import percentiles
 from kernels.ops.embedding_bags.bench import KAGGLE
 from model import fused
+from model.bench import recorded
 from model.bench.trainer import Trainer, noting
 from model.config import Kernels, Precision, TableOptimizer, preset
 from model.device import settings
-from model.profiling.recording import step_times, today
+from model.profiling.recording import step_times
 
 NAME = "step_memory"  # of its file in traces/results/<gpu>/
 ROWS, WIDTHS = 65536, (16, 128)
@@ -118,14 +117,6 @@ def line(row: dict) -> str:
     return f"{text}  {row['match']}"
 
 
-def record(rows: list[dict]) -> dict:
-    """What is saved, in traces/results/<gpu>/step_memory.json."""
-    versions = runtime.versions()
-    heads = {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-    hashes = {op: sources.sha256(op, "sources") for op in ("lookup_interact", "embedding_bags", "dot_interaction")}
-    return {"op": NAME, **heads, "date": today(), "sources_sha256": hashes, "rows": rows}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a row failed."""
     parser = Parser(prog=f"python -m model.bench.{NAME}", description=__doc__.splitlines()[0])
@@ -148,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
         gc.collect()
         torch.cuda.empty_cache()
     if options.save:
-        print(records.save(record(rows)))
+        print(recorded.save(NAME, rows, ("lookup_interact", "embedding_bags", "dot_interaction")))
     return int(any(row["match"] != "ok" for row in rows))
 
 

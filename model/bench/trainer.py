@@ -42,9 +42,8 @@ class Trainer:
         changes, compiled, graph = IMPLEMENTATIONS[name]
         shape = replace(shape, **changes)
         mlps = Optimizer.SGD if rule is TableOptimizer.SGD else Optimizer.ADAGRAD
-        settings = TrainConfig(
-            mlps, rate or RATES[rule], rule, rate or RATES[rule], weight_decay=0.0, precision=precision, batch_size=rows
-        )
+        rate = rate or RATES[rule]
+        settings = TrainConfig(mlps, rate, rule, rate, weight_decay=0.0, precision=precision, batch_size=rows)
         self.peak = Peak(device)
         torch.manual_seed(0)
         with self.peak, torch.device(device):  # where drawing 540 million weights takes no time
@@ -53,7 +52,7 @@ class Trainer:
                 compiled.prepare(model)
             optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
             if name == "fused, eager update":
-                tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
+                tables = TableUpdate(model.sparse_arch.tables, rule, rate, backend="eager")
                 optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, Schedule())
         weights = sum(parameter.nbytes for parameter in model.sparse_arch.tables.parameters())
         state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)

@@ -44,7 +44,7 @@ def why_in_parts(design: Shape | Tiles) -> str:
     """Why a model that fits into one kernel is faster in parts; "" where it is not.
 
     Each tile of rows reads all weights through one multiprocessor, so that a model with many takes long even for one
-    row. On an H200, µs by replay, torch.compile / the backend's parts / one kernel:
+    row. On an H200, µs by replay, torch.compile / the backend's parts / one kernel, by tiles:
 
         rows                   1               128             2,048            16,384            65,536
         main        1.9 MB     41 / 55 / 38    53 / – / 39     110 / – / 46     537 / – / 251     1982 / – / 995
@@ -103,22 +103,24 @@ def fits(*model) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def is_faster_captured(*model) -> bool:
-    """As `is_faster`, in a CUDA graph, where no host is waited for. CAPTURED decides, of the design whose weights are
-    nearest: at the next number of rows that was measured, and at the one before. Of FEW rows, and of what else is
-    computed by none of these designs, `is_faster` does."""
+def is_faster(*model) -> bool:
+    """Whether there is one, which is faster than the parts on a GPU that waits for no host; behind the model stands the
+    number of rows. CAPTURED decides, of the design whose weights are nearest: at the next number of rows that was
+    measured, and at the one before, in whose place, where there is none, `why_in_parts` decides. So it does of FEW
+    rows, and of the other designs.
+
+    Outside of a graph one kernel may be faster yet, for it is one launch. But a call there may be the one before a
+    capture, in which no kernel can be loaded: both go the same way.
+    """
     design, rows = design_for(*model), model[-1]
-    measured = CAPTURED.get(type(design).__name__)
+    if isinstance(design, str):
+        return False
+    has_few_weights, measured = not why_in_parts(design), CAPTURED.get(type(design).__name__)
     if measured is None or rows <= FEW:
-        return is_faster(*model)
+        return has_few_weights
     weights = design.fragments * design.dtype.itemsize
     times = measured[min(measured, key=lambda bytes_: abs(math.log(bytes_ / weights)))]
     next_one = min((count for count in times if count >= rows), default=max(times))
-    before = max((count for count in times if count <= rows), default=next_one)
-    return all(one < parts for parts, one in (times[next_one], times[before]))
-
-
-def is_faster(*model) -> bool:
-    """Whether there is one, which is faster than the parts; behind the model stands the number of rows."""
-    design = design_for(*model)
-    return not isinstance(design, str) and not why_in_parts(design)
+    before = max((count for count in times if count <= rows), default=0)
+    around = [times[count] for count in (next_one, before) if count]
+    return all(one < parts for parts, one in around) and (before > 0 or has_few_weights)

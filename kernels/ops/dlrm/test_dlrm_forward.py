@@ -20,9 +20,12 @@ import torch
 import kernels
 
 from ... import runtime
-from ...check import Case, check
+from ...check import Call, Case, check
+from ...check.comparison import double
 from ...check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
 from ...check.host import run_source as host
+from ...check.tf32 import AllRounded, assert_rounds
+from ...device.launch import architecture
 from ...dispatch import nvrtc, plan
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
@@ -109,13 +112,29 @@ def model(rows=37, bags="", variant=0, width=4, features=3, inputs=13, device=DE
     return draw_model(case, rows, inputs, width, features, VARIANTS[variant], bags, device, torch.int64).arguments()
 
 
-def tiled(rows=37, number=0, **case):
-    """The arguments of a call that is computed in tiles."""
-    return draw_tiled(Case((1,), **case), rows, number, DEVICE).arguments()
+def tiled(rows=37, number=0, taller=0, **case):
+    """The arguments of a call that is computed in tiles; table 0 has so many rows more."""
+    arguments = draw_tiled(Case((1,), **case), rows, number, DEVICE).arguments()
+    first, *tables = arguments[1]
+    return changed(arguments, 1, [torch.cat([first, first[:1].expand(taller, -1)]) if taller else first, *tables])
 
 
 def changed(arguments: tuple, position: int, value) -> tuple:
     return (*arguments[:position], value, *arguments[position + 1 :])
+
+
+@pytest.fixture(params=[15, 132], ids=["tiles", "clusters"])
+def multiprocessors(request, monkeypatch):
+    """How many there seem to be: a block takes a tile, and where there are enough of them a cluster does. On a GPU a
+    signature's first plan is kept: a test's calls are its own by their rows, and those with another number of
+    multiprocessors by what they are `taller`."""
+    program, taken = cuda_launch._program, set()
+    monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: request.param)
+    monkeypatch.setattr(
+        cuda_launch, "_program", lambda design, blocks: taken.add(type(design)) or program(design, blocks)
+    )
+    yield request.param
+    assert taken == {Clusters if request.param == 132 and architecture() == 90 else Tiles}
 
 
 class TestDLRMForward(Values, Dispatch, OnGpu):
@@ -271,25 +290,18 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
                 told_at_once(backend, changed(arguments, 3, wrong))
 
     @kernel_backend
-    @pytest.mark.parametrize("multiprocessors", [15, 132])
     @pytest.mark.parametrize(("dtype", "number"), [(torch.float32, 0), (torch.float32, 1), (torch.float16, 0),
                                                    (torch.bfloat16, 1)], ids=str)  # fmt: skip
-    def test_tiles_of_any_batch(self, backend, dtype, number, multiprocessors, monkeypatch):
-        """A block each, and where there are multiprocessors for it a cluster each."""
-        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
+    def test_tiles_of_any_batch(self, backend, dtype, number, multiprocessors):
         for rows in (0, 1, 7, 8, 16, 17, 100):
-            arguments = tiled(rows, number, dtype=dtype)
+            arguments = tiled(rows, number, multiprocessors, dtype=dtype)
             out, wanted = (kernels.dlrm_forward(*arguments, backend=name) for name in (backend, "eager"))
             near = 0.02 if dtype == torch.bfloat16 else 0.002
             torch.testing.assert_close(out, wanted, rtol=near, atol=near * float(wanted.abs().max()) if rows else 0.0)
 
     @kernel_backend
-    @pytest.mark.parametrize("multiprocessors", [15, 132])
-    def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(
-        self, backend, multiprocessors, monkeypatch
-    ):
-        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
-        arguments = tiled()
+    def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(self, backend, multiprocessors):
+        arguments = tiled(taller=multiprocessors)
         wanted = kernels.dlrm_forward(*arguments, backend=backend)
         apart = changed(arguments, 2, [torch.stack([ids, -ids - 1], 1)[:, 0] for ids in arguments[2]])
         for position, tensors in ((0, arguments[:1]), (1, arguments[1])):
@@ -297,28 +309,35 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             apart = changed(apart, position, moved if position else moved[0])
         assert apart[0].data_ptr() % 16 == apart[1][0].data_ptr() % 16 == 4
         assert torch.equal(kernels.dlrm_forward(*apart, backend=backend), wanted)
-        bags = tiled(number=1)
+        bags = tiled(number=1, taller=multiprocessors)
         moved = [torch.cat([table.new_empty(1), table.flatten()])[1:].view(table.shape) for table in bags[1]]
         wanted = kernels.dlrm_forward(*bags, backend=backend)
         assert torch.equal(kernels.dlrm_forward(*changed(bags, 1, moved), backend=backend), wanted)
 
     @kernel_backend
-    @pytest.mark.parametrize("multiprocessors", [15, 132])
-    def test_tiles_report_bad_ids_and_offsets(self, backend, multiprocessors, monkeypatch):
-        monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: multiprocessors)
-        arguments = tiled()
+    def test_tiles_report_bad_ids_and_offsets(self, backend, multiprocessors):
+        arguments = tiled(41, taller=multiprocessors)
         for value in (len(arguments[1][1]), -1, -(2**63)):
             wrong = [ids.clone() for ids in arguments[2]]
             wrong[1][3] = value
             message = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
             with pytest.raises(IndexError, match=message):
                 told_at_once(backend, changed(arguments, 2, wrong))
-        arguments = tiled(number=1)
+        arguments = tiled(41, 1, multiprocessors)
         wrong = [offsets.clone() for offsets in arguments[3]]
         wrong[2][5] = -1
         with pytest.raises(ValueError, match=r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[5\] is"):
             told_at_once(backend, changed(arguments, 3, wrong))
         told_at_once(backend, arguments)
+
+    @kernel_backend
+    def test_tiles_round_to_the_nearest(self, backend, multiprocessors):
+        arguments = tiled(101, 1, multiprocessors)
+        exact = Call("", arguments[:8], arguments[8:]).map(double).arguments()
+        with AllRounded():
+            like = kernels.dlrm_forward(*exact, backend="eager")
+        out = kernels.dlrm_forward(*arguments, backend=backend)
+        assert_rounds(out, kernels.dlrm_forward(*exact, backend="eager"), like)
 
     @kernel_backend
     def test_a_gradient_takes_eager(self, backend):
@@ -335,9 +354,6 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
 
 
 # --------------------------------------------------------------------------------------------------------- the kernel
-
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 
 
 def told_at_once(backend: str, arguments: tuple) -> torch.Tensor:

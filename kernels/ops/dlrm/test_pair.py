@@ -51,9 +51,7 @@ def pairs(monkeypatch):
     made = []
     monkeypatch.setattr(cuda_launch, "multiprocessors", lambda: 7)
     monkeypatch.setattr(cuda_launch, "pairs_source", lambda design: made.append(design) or pairs_source(design))
-    cuda_launch.design_of.cache_clear()
-    yield made
-    cuda_launch.design_of.cache_clear()
+    return made
 
 
 def model(name="small", rows=37, bags="", inputs=13, dtype=torch.float32, ids=torch.int64, activations=None):
@@ -390,23 +388,35 @@ def test_the_times_that_were_measured_decide_who_keeps_values(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "faster"),
-    [(MAIN, torch.float32, [1, 240, 241, 2048]), (MAIN, torch.bfloat16, [1, 240, 241, 2048]),
+    [(MAIN, torch.float32, [1, 240, 241, 2047, 2048]), (MAIN, torch.bfloat16, [1, 240, 241, 2047, 2048]),
      (Shape((13, 32, 16), (367, 32, 1), 26), torch.float32, [1, 240]),
-     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.bfloat16, [1, 240, 241, 2048]),
+     (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.bfloat16, [1, 240, 2048]),
      (Shape((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 26), torch.float32, [])],
 )  # fmt: skip
-def test_the_times_that_were_measured_decide_in_a_graph(monkeypatch, shape, dtype, faster):
+def test_the_times_that_were_measured_decide_who_is_whole(monkeypatch, shape, dtype, faster):
     for name, value in (("architecture", 90), ("shared_memory", H100), ("multiprocessors", 132)):
         monkeypatch.setattr(choice, name, lambda _, value=value: value)
-    kept = choice.design_for, choice.is_faster_captured
+    kept = choice.design_for, choice.is_faster
     for function in kept:
         function.cache_clear()
     sizes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in (shape.bottom, shape.top)]
     model = *sizes, shape.features, False, dtype, "tf32", DEVICE
-    rows = [1, 240, 241, 2048, 2049, 16384, 65536, 1 << 20]
-    assert [count for count in rows if choice.is_faster_captured(*model, count)] == faster
+    rows = [1, 240, 241, 2047, 2048, 2049, 16384, 65536, 1 << 20]
+    assert [count for count in rows if choice.is_faster(*model, count)] == faster
     for function in kept:
         function.cache_clear()
+
+
+def test_the_nearest_weights_count_and_the_times_on_both_sides(monkeypatch):
+    design, (slower, quicker) = Pairs(MAIN, torch.float32, ROWS), ((1.0, 2.0), (2.0, 1.0))
+    weights = 4 * design.fragments
+    times = {weights // 8: {1000: quicker, 4000: slower}, 4 * weights: {1000: slower, 4000: quicker}}
+    monkeypatch.setattr(choice, "CAPTURED", {"Pairs": times})
+    monkeypatch.setattr(choice, "design_for", lambda *_: design)
+    choice.is_faster.cache_clear()
+    rows = [240, 241, 1000, 1001, 3999, 4000, 4001]
+    assert [count for count in rows if choice.is_faster(count)] == [240, 4000, 4001]
+    choice.is_faster.cache_clear()
 
 
 def test_pairs_are_for_batches_that_clusters_do_not_take(pairs):
