@@ -148,6 +148,8 @@ def test_a_transform_of_torch_func(cell, how):
     torch.manual_seed(0)
     cell = Cell(*cell)
     for i in cell.floating if how == "vmap" or not cell.has_gradient else cell.differentiable:
+        if how == "jacfwd" and cell.leaves[i].numel() > 2**12:
+            continue  # of n numbers it has n tangents of n numbers: 8 GB for the weights of dlrm_forward_kept
         transform = Transform(cell, i)
         error, actual = None, ()
         try:
