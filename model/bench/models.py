@@ -1,5 +1,4 @@
-"""The models that model.bench.errors and model.bench.choices hold kernels to: others than `main` were in no one's mind
-when the kernels were written."""
+"""The models that model.bench.errors and model.bench.choices hold kernels to: `main`, and others of other sizes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
