@@ -1,4 +1,4 @@
-"""Part IV's one table: parts of a step of `main`, as the cells of notebooks 13 to 18 recorded them, a row a notebook."""
+"""Part IV's one table: parts of a step of `main`, as the cells of notebooks 13 to 18 recorded them."""
 
 from __future__ import annotations
 
