@@ -21,13 +21,13 @@ def forward(
     constants = dict(RULE=rule, WIDTH=columns, CHUNK=length, BLOCK=block)
     kernels.walk[(tiles,)](
         tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, eps, heads, tails, count,
-        **constants, num_warps=warps_of(length * block, 8),
+        **constants, num_warps=warps_of(length * block, 4),
     )
     if tiles > 1:
         parts = max(1, min(64, 4096 // block))
         kernels.finish[(tiles - 1,)](
             tables, state, keys, heads, tails, learning_rate, eps, count,
-            **constants, PARTS=parts, num_warps=warps_of(parts * block, 16),
+            **constants, PARTS=parts, num_warps=warps_of(parts * block, 2),
         )
 
 
@@ -36,6 +36,6 @@ def chunk_of(block: int) -> int:
     return max(1, min(64, 2048 // block))
 
 
-def warps_of(elements: int, of_a_thread: int) -> int:
-    """Of so many elements a thread, where that makes no more than 32."""
-    return min(32, max(1, elements // (32 * of_a_thread)))
+def warps_of(elements: int, few: int) -> int:
+    """`few` warps where each has 256 elements at least; as many as have 1024 each, up to 32, where that is more."""
+    return min(32, max(1, min(few, elements // 256), elements // 1024))
