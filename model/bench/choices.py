@@ -8,7 +8,8 @@ Criteo's cardinalities, each at most `--most-rows`; uniform ids. Each way that t
 timed by turns with the others; what comes out of it must agree. Printed are their times, the way that the rules choose
 (kernels/ops/dlrm/choice.py, kernels/ops/lookup_interact/choice.py), and its time over the fastest way's: where that is
 more than SLOWER the rule is wrong. Before there were the other two, all was in parts: a way that is never slower than
-the parts is never slower than before.
+the parts is never slower than before. The record has the times alone: whoever shows it asks the rules as they are.
+Without a GPU the record is printed, with what they choose on an H200.
 """
 
 if __name__ == "__main__":
@@ -22,6 +23,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from unittest import mock
 
 import torch
@@ -29,6 +31,7 @@ from torch import Tensor
 
 import kernels
 from data.cli import Parser
+from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.measure.judge import NEVER_SLOWER as SLOWER
 from kernels.ops.dlrm import choice as of_whole
@@ -113,13 +116,12 @@ def cell(
     """A row for each way that there is."""
     random = torch.Generator().manual_seed(0)
     batches = [drawn(count, shape.bottom[0], shape.cardinalities, random, device) for _ in range(BATCHES)]
-    rows, calls, given, rule = {}, {}, {}, ""
+    rows, calls, given = {}, {}, {}
     prepare = _trained if trains else _predicted
     for way in ways(shape, count, precision, trains, device):
         row = {"model": name, "rows": count, "precision": str(precision), "trains": trains, "way": way, "match": "ok"}
         with noting(row), settings(0, precision), forced(way) as said:
             call, given[way] = prepare(shape, batches, precision, device)
-            rule = rule or str(said["rule"])  # of the last call: the capture
             if said["taken"] != way:
                 continue
             calls[way] = call
@@ -129,7 +131,6 @@ def cell(
             error = row["apart"] = _apart(given[way], given[PARTS])
             if not error <= CLOSE[precision]:
                 row["match"] = f"FAILED: {error:.2g} from the parts', limit {CLOSE[precision]:g}"
-        row["is_chosen"] = way == rule
     good = {way: call for way, call in calls.items() if rows[way]["match"] == "ok"}
     with settings(0, precision):
         times = microseconds(good, device) if times_it else {}
@@ -141,17 +142,36 @@ def cell(
 
 def ways(shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device) -> list[str]:
     """Those that there is a kernel for; on a CPU all are tried."""
-    features, width = len(shape.cardinalities), shape.embedding_dim
-    widths = shape.bottom, (InteractionArch(shape.interaction, features, width).out_features, *shape.top)
-    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
-    products = "tf32" if precision is Precision.TF32 else "ieee"
-    shapes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in widths]
+    widths, shapes, features, width, dtype, products = _described(shape, precision)
     if trains:
-        is_one = not of_whole.why_not_kept(*("-".join(map(str, of_mlp)) for of_mlp in widths), features, device)
+        is_one = not of_whole.why_not_kept(*widths, features, device)
     else:
         is_one = of_whole.fits(*shapes, features, False, dtype, products, device, count)
     there = {PARTS: True, WITHIN: of_look_ups.fits(features, width, dtype, products, device), ONE: is_one}
     return [way for way in WAYS if there[way] or device.type == "cpu"]
+
+
+def chosen_way(name: str, count: int, precision: Precision, trains: bool, device: torch.device) -> str:
+    """The way that the rules choose for a cell on a GPU; where the device is a CPU, on an H200."""
+    widths, shapes, features, width, dtype, products = _described(shape_of(name, 1), precision)
+    if trains:
+        is_one = of_whole.is_faster_kept(*widths, features, count, device)
+    else:
+        is_one = of_whole.is_faster(*shapes, features, False, dtype, products, device, count)
+    if is_one:
+        return ONE
+    return PARTS if of_look_ups.why_in_two(count, features, width, dtype, products, False, trains, device) else WITHIN
+
+
+def _described(shape: DLRMConfig, precision: Precision) -> tuple:
+    """The MLPs' widths, as "13-512-16", and their weights' shapes; features, their width, the dtype, and what float32
+    products are computed in."""
+    features, width = len(shape.cardinalities), shape.embedding_dim
+    mlps = shape.bottom, (InteractionArch(shape.interaction, features, width).out_features, *shape.top)
+    widths = tuple("-".join(map(str, of_mlp)) for of_mlp in mlps)
+    shapes = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(of_mlp)) for of_mlp in mlps]
+    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+    return widths, shapes, features, width, dtype, "tf32" if precision is Precision.TF32 else "ieee"
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
@@ -222,32 +242,43 @@ def cells(names: Sequence[str], rows: Sequence[int]) -> Iterator[tuple[str, int,
             yield name, count, precision, False
 
 
-def over_the_fastest(rows: Sequence[Mapping]) -> float:
+def chosen_of(rows: Sequence[Mapping], device: torch.device) -> str:
+    first = rows[0]
+    return chosen_way(first["model"], first["rows"], Precision(first["precision"]), first["trains"], device)
+
+
+def over_the_fastest(rows: Sequence[Mapping], device: torch.device) -> float:
     """Of a cell: the time of the way that is chosen over the fastest one's; Inf where one has no time."""
     times = {row["way"]: row.get("us", math.inf) for row in rows}
-    taken = [row["way"] for row in rows if row["is_chosen"]]
-    ours = times[taken[0]] if taken else math.inf
+    ours = times.get(chosen_of(rows, device), math.inf)
     return ours / min(times.values()) if math.isfinite(ours) else math.inf
 
 
-def line(rows: Sequence[Mapping]) -> str:
+def line(rows: Sequence[Mapping], device: torch.device) -> str:
     """A cell's rows as a line of the printed table."""
-    first = rows[0]
+    first, chosen = rows[0], chosen_of(rows, device)
     what = "step" if first["trains"] else f"{BATCHES} predictions"
     text = f"{first['model']:9} {first['rows']:6} {first['precision']} {what:13}"
     for row in rows:
         time = f"{row['us']:8.1f} µs" if "us" in row else row["match"]
-        text += f"  {'*' if row['is_chosen'] else ' '}{row['way']} {time}"
-    return text + ("" if over_the_fastest(rows) <= SLOWER else f"  SLOWER: {over_the_fastest(rows):.3f}")
+        text += f"  {'*' if row['way'] == chosen else ' '}{row['way']} {time}"
+    over = over_the_fastest(rows, device)
+    return text + ("" if over <= SLOWER else f"  SLOWER: {over:.3f}")
 
 
-def verdict(cells_: Sequence[Sequence[Mapping]]) -> str:
-    over = [over_the_fastest(rows) for rows in cells_]
+def verdict(cells_: Sequence[Sequence[Mapping]], device: torch.device) -> str:
+    over = [over_the_fastest(rows, device) for rows in cells_]
     worst = max(over, default=math.inf)
     met = "met" if worst <= SLOWER else "MISSED"
     beyond = sum(factor > SLOWER for factor in over)
     figure = f"the chosen way at worst {worst:.3f} times the fastest; limit {SLOWER}"
     return f"{met}: {figure}; {beyond} of {len(over)} cells beyond it"
+
+
+def recorded_cells() -> list[list[dict]]:
+    """Those of the H200's record."""
+    rows = records.load(NAME)["rows"]
+    return [[*group] for _, group in itertools.groupby(rows, key=itemgetter("model", "rows", "precision", "trains"))]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -265,21 +296,23 @@ def main(arguments: list[str] | None = None) -> int:
     if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
     if options.device == "cuda" and not torch.cuda.is_available():
-        print(f"model.bench.{NAME}: no CUDA device")
+        print(f"model.bench.{NAME}: no CUDA device; recorded on an H200:")
+        device, measured = torch.device("cpu"), recorded_cells()
+        print(*(line(rows, device) for rows in measured), verdict(measured, device), sep="\n")
         return 2
     device, measured = torch.device(options.device), []
     for name, count, precision, trains in cells(options.models, options.rows):
         shape = shape_of(name, options.most_rows)
         rows = cell(name, shape, count, precision, trains, device, times_it=not options.untimed)
         measured.append(rows)
-        print(line(rows), flush=True)
+        print(line(rows, device), flush=True)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
     rows = [row for of_cell in measured for row in of_cell]
     if options.save:
         print(recorded.save(NAME, rows))
-    print(verdict(measured))
+    print(verdict(measured, device))
     return int(any(row["match"] != "ok" for row in rows))
 
 
