@@ -99,6 +99,25 @@ def test_the_rules_have_the_times_of_the_record():
             assert {rows: pytest.approx(us, rel=2e-3) for rows, us in times.items()} == known
 
 
+def test_no_other_form_of_a_package_is_faster_than_its_one_kernel():
+    """What Inductor makes of the parts: in bfloat16 `InHalf`; of tf32, in which there is none, `Served` in float32."""
+    inductors, ours = {}, {}
+    for row in records.load("backend")["rows"]:
+        if not row["trains"]:
+            us, case = row["replay"], (row["preset"], row["rows"], row["precision"])
+            inductors[case] = min(us[name][1] for name in us.keys() - {"fused_kernels"})
+            if row["replaced"] == ["dlrm_forward.cuda"]:
+                ours[case] = us["fused_kernels"][1]
+    for (model, precision), times in recorded(trains=False).items():
+        ours |= {(model, rows, precision): ways[ONE] / choices.BATCHES for rows, ways in times.items() if ONE in ways}
+    assert {rows for _, rows, _ in ours} == {1, 128, 2048, 16384, 65536}
+    for (model, rows, precision), us in ours.items():
+        form = "bf16" if precision == "bf16" else "fp32"
+        assert us < inductors[model, rows, form], (model, rows, precision)
+    times = of_dlrm.CAPTURED["Pairs"][1_977_728]
+    assert 65536 // 2048 * times[2048][1] > times[65536][1], "a large batch is not cut"
+
+
 def test_the_rules_of_steps_have_the_times_of_the_record():
     steps = {model: times for (model, _), times in recorded(trains=True).items()}
     kept, at_once = {}, PAIR_ROWS * resident_pairs(132)
