@@ -5,7 +5,8 @@
 Its parts are found as for their own ops (mlp.py, look_ups.py, interaction.py). An MLP that something cuts, an ELU, say,
 is one of the layers on this side of it, and the rest stays outside. Where the pairs are in another order than the op's,
 the columns of the top's first weight are put into the op's order at each call, by a launch of their own. Where the
-parts do not make up a model that fits into one kernel, they are left to their own ops, and a sentence says why.
+parts do not make up a model that fits into one kernel, or where that many rows are faster in parts, they are left to
+their own ops, and a sentence says why.
 """
 
 from __future__ import annotations
