@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compiled import recording
 from test_fused_model import batch
 from test_whole_training import CONFIG, ROWS, in_tf32, training  # noqa: F401  (a fixture)
 
@@ -163,3 +164,15 @@ def test_cells_are_tried_out_on_a_cpu():
     (row,) = choices.cell("small", choices.shape_of("small", 50), 16, Precision.FP32, False, CPU)
     assert (row["way"], row["match"]) == (PARTS, "ok")
     assert choices.chosen_way("small", 16, Precision.FP32, False, CPU) == PARTS
+
+
+def test_the_backend_goes_the_way_that_is_forced(monkeypatch, as_on_gpu):
+    """Chosen is what the rule says, not what is taken."""
+    backend, recorded_ = recording("eager")
+    monkeypatch.setattr(choices, "BACKEND", backend)
+    arguments = "small", choices.shape_of("small", 50), 128, Precision.BF16, False, CPU
+    rows = choices.cell(*arguments, compiled=True)
+    assert [(row["way"], row["match"]) for row in rows] == [(PARTS, "ok"), (ONE, "ok")]
+    assert [recorded_.ops.count("dlrm_forward"), recorded_.ops[-1]] == [1, "dlrm_forward"]
+    assert choices.chosen_of(rows, CPU) == ONE
+    assert choices.chosen_of([row | {"rows": 2048} for row in rows], CPU) == PARTS, "of which a part is the look-ups"

@@ -2,6 +2,7 @@
 kernel a part.
 
     python -m model.bench.choices [--models main,mlperf,small,"40 tables"] [--rows 2048,16384,65536] [--save]
+    python -m model.bench.choices --compiled [--models …] [--rows …]
 
 On a GPU. A cell is a model, a number of rows, a precision, and predictions or a training step by SGD as one CUDA graph;
 Criteo's cardinalities, each at most `--most-rows`; uniform ids. Each way that there is for the cell is forced, and
@@ -10,6 +11,9 @@ timed by turns with the others; what comes out of it must agree. Printed are the
 more than SLOWER the rule is wrong. Before there were the other two, all was in parts: a way that is never slower than
 the parts is never slower than before. The record has the times alone: whoever shows it asks the rules as they are.
 Without a GPU the record is printed, with what they choose on an H200.
+
+--compiled: predictions of the plain model by torch.compile(backend="fused_kernels"), which asks the same rule of the
+whole model: in one kernel, and in what the backend makes of the parts. It is not saved.
 """
 
 if __name__ == "__main__":
@@ -23,6 +27,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from unittest import mock
 
@@ -31,6 +36,7 @@ from torch import Tensor
 
 import kernels
 from data.cli import Parser
+from kernels.compiler import whole
 from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.measure.judge import NEVER_SLOWER as SLOWER
@@ -43,7 +49,7 @@ from model.bench.models import MODELS, chosen, shape_of
 from model.bench.step_memory import drawn
 from model.bench.trainer import Trainer, noting
 from model.bench.whole_model import _captured
-from model.config import DLRMConfig, Precision, TableOptimizer
+from model.config import DLRMConfig, Kernels, Precision, TableOptimizer
 from model.device import settings
 from model.dlrm import DLRM, InteractionArch
 
@@ -51,6 +57,7 @@ NAME = "choices"  # of its file in traces/results/<gpu>/
 ROWS = (2048, 16384, 65536)
 ONE, WITHIN, PARTS = "one kernel", "looked up within", "parts"
 WAYS = (PARTS, WITHIN, ONE)
+BACKEND = "fused_kernels"
 BATCHES, STEPS = 2, 5  # of a step, the last ones are replays
 ROUNDS, MOST_CALLS, ROUND_MS = 9, 20, 3.0
 
@@ -99,6 +106,20 @@ def forced(way: str) -> Iterator[dict[str, object]]:
         yield said
 
 
+@contextmanager
+def compiled_as(way: str) -> Iterator[dict[str, object]]:
+    """Within it the backend has a whole model in one kernel, or in parts; yields what was taken."""
+    said: dict[str, object] = {"taken": PARTS}
+
+    def why_not(*_) -> str:
+        said["taken"] = way
+        return "" if way == ONE else "in parts, as asked"
+
+    torch._dynamo.reset()
+    with mock.patch.object(whole, "why_not", why_not):
+        yield said
+
+
 def _without(model: tuple) -> tuple:
     """`is_faster_kept`'s arguments but for the rows."""
     *shape, _, device = model
@@ -111,16 +132,19 @@ def _why_no_kernel(rows: int, features: int, columns: int, dtype: torch.dtype, p
 
 def cell(
     name: str, shape: DLRMConfig, count: int, precision: Precision, trains: bool, device: torch.device,
-    times_it: bool = True,
+    times_it: bool = True, compiled: bool = False,
 ) -> list[dict]:
     """A row for each way that there is."""
     random = torch.Generator().manual_seed(0)
     batches = [drawn(count, shape.bottom[0], shape.cardinalities, random, device) for _ in range(BATCHES)]
     rows, calls, given = {}, {}, {}
-    prepare = _trained if trains else _predicted
+    prepare, force = (_compiled, compiled_as) if compiled else (_trained if trains else _predicted, forced)
     for way in ways(shape, count, precision, trains, device):
+        if compiled and way == WITHIN:  # which the backend's parts decide themselves
+            continue
         row = {"model": name, "rows": count, "precision": str(precision), "trains": trains, "way": way, "match": "ok"}
-        with noting(row), settings(0, precision), forced(way) as said:
+        row |= {"compiled": True} if compiled else {}
+        with noting(row), settings(0, precision), force(way) as said:
             call, given[way] = prepare(shape, batches, precision, device)
             if said["taken"] != way:
                 continue
@@ -194,13 +218,33 @@ def _predicted(
     shape: DLRMConfig, batches: Sequence[Sequence[Tensor]], precision: Precision, device: torch.device
 ) -> tuple[Callable[[], object], Tensor]:
     """(a prediction of each batch as one graph, the logits)"""
+    model = _made(shape, precision, device)
+    for arch in (model.dense_arch, model.over_arch):
+        kernels.pack_mlp(arch)  # once: a captured call would lay the weights out at every replay
+    return _in_a_graph(model, batches, precision, device)
+
+
+@torch.no_grad()
+def _compiled(
+    shape: DLRMConfig, batches: Sequence[Sequence[Tensor]], precision: Precision, device: torch.device
+) -> tuple[Callable[[], object], Tensor]:
+    """The same of the plain model, compiled."""
+    model = _made(replace(shape, kernels=Kernels.EAGER), precision, device).requires_grad_(False)
+    for arch in (model.dense_arch, model.over_arch):
+        kernels.pack_mlp(arch)
+    return _in_a_graph(torch.compile(model, backend=BACKEND, dynamic=False), batches, precision, device)
+
+
+def _made(shape: DLRMConfig, precision: Precision, device: torch.device) -> DLRM:
     torch.manual_seed(0)
     with torch.device(device):
         model = DLRM(shape).to(device).eval()
-    if precision is Precision.BF16:
-        model = model.to(torch.bfloat16)
-    for arch in (model.dense_arch, model.over_arch):
-        kernels.pack_mlp(arch)  # once: a captured call would lay the weights out at every replay
+    return model.to(torch.bfloat16) if precision is Precision.BF16 else model
+
+
+def _in_a_graph(
+    model: Callable[..., Tensor], batches: Sequence[Sequence[Tensor]], precision: Precision, device: torch.device
+) -> tuple[Callable[[], object], Tensor]:
     dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
 
     def work() -> Tensor:
@@ -244,7 +288,8 @@ def cells(names: Sequence[str], rows: Sequence[int]) -> Iterator[tuple[str, int,
 
 def chosen_of(rows: Sequence[Mapping], device: torch.device) -> str:
     first = rows[0]
-    return chosen_way(first["model"], first["rows"], Precision(first["precision"]), first["trains"], device)
+    way = chosen_way(first["model"], first["rows"], Precision(first["precision"]), first["trains"], device)
+    return PARTS if way == WITHIN and first.get("compiled") else way
 
 
 def over_the_fastest(rows: Sequence[Mapping], device: torch.device) -> float:
@@ -289,11 +334,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=_rows, default=ROWS, metavar="ROWS,…", help="default: 2048,16384,65536")
     parser.add_argument("--most-rows", type=int, default=200_000, help="of a table (default: %(default)s)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu only tries it out")
+    parser.add_argument("--compiled", action="store_true", help="predictions by the backend of torch.compile")
     parser.add_argument("--untimed", action="store_true", help="compile what is measured, and compare what comes out")
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
     options = parser.parse_args(arguments)
-    asked = tuple(options.models), options.rows, options.most_rows, options.device, options.untimed
-    if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False):
+    asked = tuple(options.models), options.rows, options.most_rows, options.device, options.untimed, options.compiled
+    if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False, False):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
     if options.device == "cuda" and not torch.cuda.is_available():
         print(f"model.bench.{NAME}: no CUDA device; recorded on an H200:")
@@ -302,8 +348,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     device, measured = torch.device(options.device), []
     for name, count, precision, trains in cells(options.models, options.rows):
+        if options.compiled and trains:
+            continue
         shape = shape_of(name, options.most_rows)
-        rows = cell(name, shape, count, precision, trains, device, times_it=not options.untimed)
+        rows = cell(name, shape, count, precision, trains, device, not options.untimed, options.compiled)
         measured.append(rows)
         print(line(rows, device), flush=True)
         gc.collect()
