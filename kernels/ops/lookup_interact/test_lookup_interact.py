@@ -42,8 +42,9 @@ class LookUps:
         assert left is None
 
     def kinds(self, case=None):
-        """Bags, and one id a bag: offsets that are no tensors are another path."""
-        return self.calls(case)[:2]
+        """Bags, and one id a bag: offsets that are no tensors are another path. And the kinds, by turns."""
+        calls = self.calls(case)
+        return [*calls[:2], *calls[5::3]]
 
     def no_tensors(self, call):
         return [case for case in super().no_tensors(call) if case[2] != "offsets must be a tensor; got NoneType"]
