@@ -81,19 +81,25 @@ def lookup_interact_gradients(
     (rows, columns), features = dense.shape, row_offsets.shape[0] - 1
     vectors = bags.embedding_bags(tables, row_offsets, indices, offsets, out_of_range="zero")
     vectors = torch.cat([dense.unsqueeze(1), vectors.view(rows, features, columns)], dim=1)
-    if kind == "flat":
-        grads = grad_out[:, : (features + 1) * columns].reshape(rows, features + 1, columns)
-        return grads[:, 0].contiguous(), grads[:, 1:].contiguous()
-    if kind == "fm":
-        wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-        grads = grad_out[:, columns : 2 * columns].unsqueeze(1) * (wide.sum(1, keepdim=True) - wide)
-        of_dense = grads[:, 0] + grad_out[:, :columns]
-        return of_dense.to(grad_out.dtype), grads[:, 1:].to(grad_out.dtype).contiguous()
+    if kind != "dot":
+        return gradients_by_column(grad_out, vectors, kind)
     i, j = interaction.pairs(features, grad_out.device)
     pairs = grad_out.new_zeros(rows, features + 1, features + 1)
     pairs[:, i, j] = grad_out[:, columns : columns + features * (features + 1) // 2]
     grads = (pairs + pairs.transpose(1, 2)) @ vectors
     return grads[:, 0] + grad_out[:, :columns], grads[:, 1:].contiguous()
+
+
+def gradients_by_column(grad_out: Tensor, vectors: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Of fm and flat, with vectors [B, F + 1, D]; of halves in float32."""
+    columns = vectors.shape[2]
+    if kind == "flat":
+        grads = grad_out[:, : vectors.shape[1] * columns].reshape(vectors.shape)
+        return grads[:, 0].contiguous(), grads[:, 1:].contiguous()
+    wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    grads = grad_out[:, columns : 2 * columns].unsqueeze(1) * (wide.sum(1, keepdim=True) - wide)
+    of_dense = grads[:, 0] + grad_out[:, :columns]
+    return of_dense.to(grad_out.dtype), grads[:, 1:].to(grad_out.dtype).contiguous()
 
 
 def forward_bytes(
