@@ -23,6 +23,7 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import module
+from kernels.ops.lookup_interact import choice
 from model import DLRM, Interaction, Preset, fused, preset
 from model.bench import step_memory, trainer
 from model.config import Hash, Kernels, Optimizer, Precision, TableOptimizer
@@ -132,7 +133,7 @@ def test_steps_are_those_of_vectors_in_memory(monkeypatch, precision, rule, bags
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("interaction", [Interaction.FM, Interaction.CAT, Interaction.OUTER])
 def test_other_interactions_look_up_too(interaction, precision, bags):
-    """Where they are asked to: by default they stay in parts, whatever the number of rows."""
+    """Where they are asked to."""
     ways = [steps(way, precision, SGD, bags, interaction=interaction) for way in (IN_TWO, IN_ONE)]
     results, ops = zip(*ways, strict=True)
     torch.testing.assert_close(results[1], results[0], **CLOSE[precision], equal_nan=True)
@@ -141,10 +142,23 @@ def test_other_interactions_look_up_too(interaction, precision, bags):
     assert not {"lookup_interact", "lookup_interact_gradients"} & ops[0]
     eager = made("eager", interaction=interaction, kernels=Kernels.EAGER)
     ours = made(IN_ONE, interaction=interaction)
-    assert not fused.looks_up(made(IN_TWO, interaction=interaction), torch.empty(1 << 16, D, device=DEVICE), bags)
     _, *inputs = batch(50, bags)
     assert fused.looks_up(ours, inputs[0], bags)
     torch.testing.assert_close(ours(*inputs), eager(*inputs), **CLOSE[Precision.FP32])
+
+
+@pytest.mark.parametrize("interaction", [Interaction.FM, Interaction.CAT, Interaction.OUTER])
+def test_other_interactions_go_by_what_was_measured(monkeypatch, interaction):
+    monkeypatch.setattr(fused.FusedInteractionArch, "fuses", lambda self, x: True)  # as on a GPU
+    model, dense = made("auto", interaction=interaction), torch.empty(1 << 16, D, device=DEVICE)
+    for is_faster in (False, True):
+        of = {(kind, True): {D: {2048: ((2.0, 1.0),)}} for kind in ("fm", "flat")} if is_faster else {}
+        monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", of)
+        choice.measured_least.cache_clear()
+        assert fused.looks_up(model, dense, bags=False) is is_faster
+        assert not fused.looks_up(model, dense[:2047], bags=False)
+        assert not fused.looks_up(model, dense, bags=True)
+    choice.measured_least.cache_clear()
 
 
 def test_halves():
