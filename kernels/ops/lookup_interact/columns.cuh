@@ -58,14 +58,14 @@ struct Vectors {
         const bool is_kept = again && count <= (ahead < vectors_at_once ? ahead : vectors_at_once);
         for (int begin = 0; begin < count; begin += vectors_at_once) {
             const int here = count - begin < vectors_at_once ? count - begin : vectors_at_once, its = begin + lane;
-            const T* from = its ? nullptr : call.dense + row * columns;
-            long long id = 0;
+            // Of dense or of the tables; < 0: of no row. No address, of which the compiler would not know what memory it is.
+            long long start = its ? -1 : row * columns, id = 0;
             bool is_missing = false;
             if (is_looked_up(its) && !is_kept) {
                 id = begin ? this->id(row, its) : first;
                 const Place place = call.tables.find(id, begin ? call.tables.of(its - 1) : table);
                 is_missing = !place.inside;
-                if (place.inside) from = call.rows + place.row * columns;
+                if (place.inside) start = place.row * columns;
             }
             for (int some = 0; some < here; some += ahead) {
                 if (!is_kept) {
@@ -76,9 +76,9 @@ struct Vectors {
                         if constexpr (has_bags) {
                             if (v < here && is_column) pool(packs[k], row, begin + v, column, tells);
                         } else {
-                            const auto place = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), v % 32);
-                            if (v < here && is_column && place)
-                                packs[k] = load<numbers>(reinterpret_cast<const T*>(place) + column);
+                            const long long from = __shfl_sync(~0u, start, v % 32);
+                            if (v < here && is_column && from >= 0)
+                                packs[k] = load<numbers>((begin + v ? call.rows : call.dense) + from + column);
                         }
                     }
                 }
@@ -142,7 +142,8 @@ __global__ void __launch_bounds__(threads, 5)
             } else {
                 C sums[numbers] = {}, products[numbers] = {};
                 own.each(row, id, column, false, tells, [&](int v, const Pack<T, numbers>& pack) {
-                    if (v == 0) *reinterpret_cast<Pack<T, numbers>*>(to + column) = pack;
+                    if (v == 0)
+                        embedding_bags::store_streaming(reinterpret_cast<Pack<T, numbers>*>(to + column), pack);
 #pragma unroll
                     for (int e = 0; e < numbers; ++e) {
                         const C value = widen(pack.element[e]);
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(threads, 5)
                 // A sum that is not finite makes NaN of its column, as the difference of two infinite numbers does.
 #pragma unroll
                 for (int e = 0; e < numbers; ++e) products[e] += sums[e] - sums[e];
-                if (own.is_first_group() && column < columns) store<numbers>(to + columns + column, products);
+                if (own.is_first_group() && column < columns) store<numbers>(to + columns + column, products, true);
             }
         }
         for (long long c = used + own.lane; c < call.width; c += 32) to[c] = narrow<T>(0);
