@@ -178,7 +178,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
         x, weights, biases = mlp_call((13, 40, 24, 9, 5), 37).tensors
         x = torch.nn.functional.pad(x, (0, 3), value=math.nan)
-        x[5, 2], x[20, 7] = math.nan, math.inf
+        x[5, 2], x[20, 7], x[30, 4] = math.nan, math.inf, math.inf
+        weights[0][:, 4] = -1.0  # of row 30 relu makes zeros, but not of the padding, where Inf · 0 is NaN
         results = []
         for least in (0, None):
             monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, least=least))
