@@ -10,18 +10,18 @@ functions = triton_functions(f"{__package__}.triton_kernel")
 def forward(
     dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, by_row: bool | None = None, **cut: int
 ) -> None:
-    """out [B, W] of dense [B, D] and sparse [B, F, D]. by_row: by row_kernel; None: where its vectors are at most 32 of
-    at most 128 columns, no halves, and not interpreted, which takes its time by the program."""
+    """out [B, W] of dense [B, D] and sparse [B, F, D]. by_row: by row_kernel; None: in float32, where the vectors are at
+    most 32 of at most 128 columns, and not interpreted, which takes its time by the program."""
     if out.numel() == 0:
         return
-    (rows, features, columns), most = sparse.shape, (32, 128)
+    rows, features, columns = sparse.shape
     vectors, depth = next_power_of_2(features + 1), next_power_of_2(columns)
     if by_row is None:
-        by_row = dense.itemsize >= 4 and vectors <= most[0] and depth <= most[1] and not interpreted()
+        by_row = dense.itemsize == 4 and vectors <= 32 and depth <= 128 and not interpreted()
     if by_row:
         functions.row_kernel[(rows,)](
             dense, sparse, out, rows, FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], VECTORS=vectors,
-            DEPTH=depth, num_warps=max(1, vectors * depth * dense.itemsize // 8192),
+            DEPTH=depth, num_warps=max(1, vectors * depth // 2048),
         )
         return
     constants = _constants(dense, sparse, out, 16 if dense.itemsize >= 4 else 32, **cut)
