@@ -10,8 +10,8 @@ functions = triton_functions(f"{__package__}.triton_kernel")
 def forward(
     dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, by_row: bool | None = None, **cut: int
 ) -> None:
-    """out [B, W] of dense [B, D] and sparse [B, F, D]. by_row: by row_kernel; None: in float32, where the vectors are at
-    most 32 of at most 128 columns, and not interpreted, which takes its time by the program."""
+    """out [B, W] of dense [B, D] and sparse [B, F, D]. by_row: by row_kernel; None: in float32, where there are at most
+    32 vectors of at most 128 columns, and not interpreted, which takes its time by the program."""
     if out.numel() == 0:
         return
     rows, features, columns = sparse.shape
@@ -20,8 +20,8 @@ def forward(
         by_row = dense.itemsize == 4 and vectors <= 32 and depth <= 128 and not interpreted()
     if by_row:
         functions.row_kernel[(rows,)](
-            dense, sparse, out, rows, FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], VECTORS=vectors,
-            DEPTH=depth, num_warps=max(1, vectors * depth // 2048),
+            dense, sparse, out, rows, features, FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], VECTORS=vectors,
+            DEPTH=depth, COPIES=max(1, min(4, 2048 // (vectors * depth))), num_warps=max(1, vectors * depth // 2048),
         )
         return
     constants = _constants(dense, sparse, out, 16 if dense.itemsize >= 4 else 32, **cut)
