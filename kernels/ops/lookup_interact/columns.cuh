@@ -14,9 +14,11 @@
 // chip, and neither vectors nor columns have a limit.
 #pragma once
 
-#include <type_traits>
-
 #include "ops/lookup_interact/look_up.cuh"
+
+#ifndef __CUDACC_RTC__
+#include <type_traits>
+#endif
 
 namespace lookup_interact {
 
