@@ -205,11 +205,11 @@ def test_the_vectors_are_never_in_memory_and_their_gradient_is_once(bags):
 
 @pytest.mark.parametrize(
     "changed",
-    ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "outer", "float64", "wide", "lora",
+    ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "float64", "wide", "lora",
      "eager model"],
 )  # fmt: skip
 def test_what_goes_another_way(changed):
-    changes = {"outer": {"interaction": Interaction.OUTER}, "eager model": {"kernels": Kernels.EAGER},
+    changes = {"eager model": {"kernels": Kernels.EAGER},
                "wide": {"bottom": (13, 256), "embedding_dim": 256}}.get(changed, {})  # fmt: skip
     model = made(changed if changed in ("triton", "eager") else IN_ONE, **changes)
     _, *inputs = batch(3)

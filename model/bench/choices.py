@@ -126,8 +126,10 @@ def _without(model: tuple) -> tuple:
     return *shape, device
 
 
-def _why_no_kernel(rows: int, features: int, columns: int, dtype: torch.dtype, precision: str, *others) -> str:
-    return "" if of_look_ups.fits(features, columns, dtype, precision, others[-1]) else "none"
+def _why_no_kernel(
+    rows: int, features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool, *of_kernel
+) -> str:
+    return "" if of_look_ups.fits(features, columns, dtype, precision, *of_kernel) else "none"
 
 
 def cell(

@@ -1,29 +1,33 @@
-// The kinds of interaction in which columns do not meet: a number of out hangs on one column of its row's vectors, t_0 =
-// dense[b], and t_f = Σ of the rows of table f that bag (b, f) names.
+// The kinds of interaction in which columns do not meet: a number of out hangs on one column of its row's vectors,
+// t_0 = dense[b], and t_f = Σ of the rows of table f that bag (b, f) names.
 //
 //     flat   [t_0, t_1, …, t_F, zeros]
 //     fm     [t_0, Σ t_i ⊙ t_j for j < i, zeros], the pairs of a factorization machine, a column at a time:
-//            ½ ((Σ t_i)² − Σ t_i²), but added up as t_i (t_0 + … + t_{i-1}), which loses no digits to a difference
+//            ½ ((Σ t_i)² − Σ t_i²), but added up as t_i (t_0 + … + t_{i-1}), which loses nothing to a difference
 //
 // Bytes: the rows that ids name, the ids and dense in; out, (F + 1) D numbers of a row for flat, 2 D for fm. Two kernels
-// write B F D numbers besides, and read them again. The gradients of fm's vectors, h ⊙ (Σ t_i − t_f) with h that of the
-// pairs, take the vectors, which are looked up again. Those of flat's lie in out's gradient, and are copied.
+// write B F D numbers besides, and read them again. The gradients of fm's vectors, h ⊙ (Σ t_i − t_f) with h that of
+// the pairs, take the vectors, which are looked up again. Those of flat's lie in out's gradient, and are copied.
 //
-// A warp takes a row of the batch at a time. Its lanes are groups of neighbours: a lane has 16 bytes of a vector, and the
-// groups take the vectors by turns, straight into registers. As no vector meets all others there is nothing to keep on
-// chip, and neither vectors nor columns have a limit.
+// A warp takes a row of the batch at a time. Its lanes are groups of neighbours: a lane has 16 bytes of a vector, and
+// the groups take the vectors by turns, straight into registers. As no vector meets all others there is nothing to keep
+// on chip, and neither vectors nor columns have a limit.
 #pragma once
 
-#include <type_traits>
-
 #include "ops/lookup_interact/look_up.cuh"
+
+#ifndef __CUDACC_RTC__
+#include <type_traits>
+#endif
 
 namespace lookup_interact {
 
 enum class Kind { fm, flat };
 
-constexpr int vectors_ahead = 4;  // that a lane asks for before it takes the first
 constexpr int vectors_at_once = 32;  // that a warp finds: a lane each
+// That a lane asks for before it takes the first; of eight halves each, whose sums take as many registers, fewer.
+template <int numbers>
+constexpr int vectors_ahead = numbers > 4 ? 2 : 4;
 
 // numbers: columns of a lane, which one access moves. shift: a group is 2^shift lanes.
 template <class T, int numbers, bool has_bags>
@@ -32,12 +36,12 @@ struct Vectors {
 
     const Call<T>& call;
     const int lane, shift, count, columns;
-    Pack<T, numbers> packs[vectors_ahead];
+    Pack<T, numbers> packs[vectors_ahead<numbers>];
     Range table;
 
     __device__ Vectors(const Call<T>& call, int shift)
-        : call(call), lane(int(threadIdx.x) % 32), shift(shift), count(int(call.bags.features) + 1), columns(int(call.columns)),
-          table(is_looked_up(lane) ? call.tables.of(lane - 1) : Range{}) {}
+        : call(call), lane(int(threadIdx.x) % 32), shift(shift), count(int(call.bags.features) + 1),
+          columns(int(call.columns)), table(is_looked_up(lane) ? call.tables.of(lane - 1) : Range{}) {}
 
     __device__ bool is_looked_up(int v) const { return !has_bags && v > 0 && v < count; }
     __device__ int first_column() const { return (lane & ((1 << shift) - 1)) * numbers; }
@@ -53,12 +57,12 @@ struct Vectors {
     // first: the lane's id of the row. again: whether the last call was the same; tells: whether of bad ids is told.
     template <class Take>
     __device__ void each(long long row, long long first, int column, bool again, bool tells, Take take) {
-        const int groups = 32 >> shift, own = lane >> shift, ahead = groups * vectors_ahead;
+        const int groups = 32 >> shift, own = lane >> shift, ahead = groups * vectors_ahead<numbers>;
         const bool is_column = column < columns;
         const bool is_kept = again && count <= (ahead < vectors_at_once ? ahead : vectors_at_once);
         for (int begin = 0; begin < count; begin += vectors_at_once) {
-            const int here = count - begin < vectors_at_once ? count - begin : vectors_at_once, its = begin + lane;
-            // Of dense or of the tables; < 0: of no row. No address, of which the compiler would not know what memory it is.
+            const int left = count - begin, here = left < vectors_at_once ? left : vectors_at_once, its = begin + lane;
+            // In dense, or in the tables; < 0: of no row. Of an address the compiler would not know what memory it is.
             long long start = its ? -1 : row * columns, id = 0;
             bool is_missing = false;
             if (is_looked_up(its) && !is_kept) {
@@ -70,7 +74,7 @@ struct Vectors {
             for (int some = 0; some < here; some += ahead) {
                 if (!is_kept) {
 #pragma unroll
-                    for (int k = 0; k < vectors_ahead; ++k) {
+                    for (int k = 0; k < vectors_ahead<numbers>; ++k) {
                         const int v = some + k * groups + own;
                         packs[k] = Pack<T, numbers>{};
                         if constexpr (has_bags) {
@@ -83,7 +87,7 @@ struct Vectors {
                     }
                 }
 #pragma unroll
-                for (int k = 0; k < vectors_ahead; ++k) {
+                for (int k = 0; k < vectors_ahead<numbers>; ++k) {
                     const int v = some + k * groups + own;
                     if (v < here && is_column) take(begin + v, packs[k]);
                 }
@@ -118,7 +122,7 @@ private:
 };
 
 template <class T, int numbers, Kind kind, bool has_bags>
-__global__ void __launch_bounds__(threads, 5)
+__global__ void __launch_bounds__(threads, has_bags ? 4 : 8)
     columns_kernel(const __grid_constant__ Call<T> call, int shift, T* out) {
     using C = Accumulator<T>;
     let_successor_begin();
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(threads, 5)
 
 // grad [batch, width]; a gradient that is not needed is null.
 template <class T, int numbers, Kind kind, bool has_bags>
-__global__ void __launch_bounds__(threads, 4)
+__global__ void __launch_bounds__(threads, kind == Kind::flat ? 8 : 4)
     columns_backward_kernel(const __grid_constant__ Call<T> call, int shift, const T* grad, T* grad_dense,
                             T* grad_sparse) {
     using C = Accumulator<T>;
@@ -219,6 +223,9 @@ __global__ void __launch_bounds__(threads, 4)
 }
 
 #ifndef __CUDACC_RTC__
+// Of a multiprocessor: whole rounds of the 8, 6 or 4 that run at once, by their registers.
+constexpr int blocks_by_column = 24;
+
 // go(numbers, shift) for as many columns of a lane as one access moves, and groups that have a vector between them.
 template <class T, class Go>
 cudaError_t with_numbers(const Call<T>& call, bool whole, Go go) {
@@ -248,8 +255,8 @@ cudaError_t launch_columns(const Call<T>& call, Kind kind, T* out, cudaStream_t 
                                                     : columns_kernel<T, numbers, Kind::flat, false>
                       : has_bags         ? columns_kernel<T, numbers, Kind::fm, true>
                                          : columns_kernel<T, numbers, Kind::fm, false>;
-        return launch_kernel_early(kernel, grid_of_rows(call.bags.batch, device, limits), dim3(threads), 0, stream, call,
-                                   shift, out);
+        const dim3 grid = grid_of_rows(call.bags.batch, blocks_by_column, device, limits);
+        return launch_kernel_early(kernel, grid, dim3(threads), 0, stream, call, shift, out);
     });
 }
 
@@ -266,8 +273,8 @@ cudaError_t launch_columns_backward(const Call<T>& call, Kind kind, const T* gra
         auto kernel = kind == Kind::flat  ? columns_backward_kernel<T, numbers, Kind::flat, false>
                       : call.bags.offsets ? columns_backward_kernel<T, numbers, Kind::fm, true>
                                           : columns_backward_kernel<T, numbers, Kind::fm, false>;
-        return launch_kernel_early(kernel, grid_of_rows(call.bags.batch, device, limits), dim3(threads), 0, stream, call,
-                                   shift, grad, grad_dense, grad_sparse);
+        const dim3 grid = grid_of_rows(call.bags.batch, blocks_by_column, device, limits);
+        return launch_kernel_early(kernel, grid, dim3(threads), 0, stream, call, shift, grad, grad_dense, grad_sparse);
     });
 }
 #endif

@@ -42,7 +42,8 @@ cudaError_t gradients(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_o
     return with_dtype(grad_out, [&](auto t) {
         using T = decltype(t);
         const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad_out.sizes[1]);
-        return gradients_of<T>(call, precision, kind, grad_out.as<T>(), grad_dense.as<T>(), grad_sparse.as<T>(), stream);
+        T *const to_dense = grad_dense.as<T>(), *const to_sparse = grad_sparse.as<T>();
+        return gradients_of<T>(call, precision, kind, grad_out.as<T>(), to_dense, to_sparse, stream);
     });
 }
 

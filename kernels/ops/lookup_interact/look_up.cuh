@@ -38,7 +38,8 @@ struct Call {
     }
 };
 
-// Adds up `width` columns of the rows that ids begin … end - 1 name. A thread that has column 0 tells of those out of range.
+// Adds up `width` columns of the rows that ids begin … end - 1 name. The thread that has column 0 tells of ids that are
+// out of range, if any does.
 template <int width, class T, class Index>
 __device__ inline void add_bag(const Call<T>& call, Accumulator<T> (&sums)[width], int feature, Index column,
                                Index columns, long long begin, long long end, bool tells) {
@@ -204,10 +205,10 @@ inline cudaError_t this_device(Device& device) {
 #endif
 }
 
-// A warp for each row, or for several.
-inline dim3 grid_of_rows(long long rows, const Device& device, const Limits& limits) {
+// A warp for each row, or for several; of_multiprocessor: blocks, at most.
+inline dim3 grid_of_rows(long long rows, int of_multiprocessor, const Device& device, const Limits& limits) {
     const long long all = (rows + warps - 1) / warps;
-    const long long most = limits.blocks ? limits.blocks : 1LL * blocks_of_multiprocessor * device.multiprocessors;
+    const long long most = limits.blocks ? limits.blocks : 1LL * of_multiprocessor * device.multiprocessors;
     return dim3(unsigned(all < most ? all : most));
 }
 
@@ -235,7 +236,7 @@ cudaError_t launch_rows(void (*kernel)(Parameters...), const Call<T>& call, cons
     const size_t shared = size_t(warps) * layout.elements * sizeof(T);
     if (shared > 48 * 1024)
         if (cudaError_t error = set_shared_memory_limit(kernel, shared); error != cudaSuccess) return error;
-    const dim3 grid = grid_of_rows(call.bags.batch, device, limits);
+    const dim3 grid = grid_of_rows(call.bags.batch, blocks_of_multiprocessor, device, limits);
     return launch_kernel_early(kernel, grid, dim3(threads), shared, stream, call, layout, arguments...);
 }
 #endif

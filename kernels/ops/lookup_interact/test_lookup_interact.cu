@@ -34,13 +34,14 @@ struct Way {
     enum Kind { dot, fm, flat } kind = dot;
 
     long long width(long long columns) const {
-        const long long others = kind == dot ? features * (features + 1) / 2 : kind == fm ? columns : features * columns;
+        const long long others = kind == dot ? features * (features + 1) / 2 : columns * (kind == fm ? 1 : features);
         return (columns + others + pad_to - 1) / pad_to * pad_to;
     }
     op::Kind of_columns() const { return kind == fm ? op::Kind::fm : op::Kind::flat; }
     std::string name() const {
-        return std::string(kind == dot ? "" : kind == fm ? "fm," : "flat,") + "F=" + std::to_string(features) + "/" + std::to_string(pad_to) + (bags ? ",bags" : "") +
-               (narrow ? ",int32" : "") + (tf32 ? ",tf32" : "") + (good ? "" : ",hostile");
+        return (kind == dot ? "F=" : kind == fm ? "fm,F=" : "flat,F=") + std::to_string(features) + "/" +
+               std::to_string(pad_to) + (bags ? ",bags" : "") + (narrow ? ",int32" : "") + (tf32 ? ",tf32" : "") +
+               (good ? "" : ",hostile");
     }
 };
 
@@ -143,7 +144,8 @@ private:
                 pairs += sum * values[i * columns + d], sizes_of_pairs += size * sizes[i * columns + d];
                 sum += values[i * columns + d], size += sizes[i * columns + d];
             }
-            out.values.push_back(std::isfinite(sum) ? pairs : std::nan("")), out.slack.push_back(rounding * sizes_of_pairs);
+            out.values.push_back(std::isfinite(sum) ? pairs : std::nan(""));
+            out.slack.push_back(rounding * sizes_of_pairs);
         }
         out.values.resize(end), out.slack.resize(end);
     }
@@ -227,7 +229,8 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
         if (of_sparse) outputs.emplace_back("grad_sparse", grad_sparse, c.grad_sparse);
         bytes = double(grad.bytes() + 2 * grad_sparse.bytes());
         report.check<T>(shape, way.name(), direction + how, bytes, outputs, [&] {
-            T *const to_dense = of_dense ? grad_dense.get() : nullptr, *to_sparse = of_sparse ? grad_sparse.get() : nullptr;
+            T* const to_dense = of_dense ? grad_dense.get() : nullptr;
+            T* const to_sparse = of_sparse ? grad_sparse.get() : nullptr;
             if (way.kind != Way::dot)
                 return functions.launch_columns_backward(on.call, way.of_columns(), grad.get(), to_dense, to_sparse,
                                                          cudaStream_t{}, limits);
@@ -269,7 +272,8 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
         at({9, 16}, {26, 8, true, false, false, false, kind});
         at({5, 16, 0, true}, {26, 8, false, false, false, true, kind});
         // One lane for a vector, and all; vectors that a warp finds at once, one more, and as many again.
-        for (long long columns : {1, 3, 4, 8, 20, 128, 132}) at({3, columns}, {26, 8, columns == 20, true, false, true, kind});
+        for (long long columns : {1, 3, 4, 8, 20, 128, 132})
+            at({3, columns}, {26, 8, columns == 20, true, false, true, kind});
         for (long long features : {0, 1, 30, 31, 32, 63, 64})
             for (long long columns : {4, 16}) at({3, columns}, {features, 1, features == 31, false, false, true, kind});
         at({21, 16}, {9, 8, false, false, false, true, kind}, {2, false});
