@@ -135,17 +135,20 @@ def test_the_rules_of_look_ups_have_the_times_of_the_record():
     """With gradients forward and gradients together; tf32, and then bfloat16."""
     us: dict = {}
     for row in records.load("lookup_interact")["rows"]:
-        if row["part"] in ("bandwidth", "wide", "gradients"):
-            case = row["part"] == "gradients", row["dtype"], row["precision"], row["columns"], row["rows"]
-            us.setdefault(case, {})[row["implementation"]] = row["us_p50"]
-    for (products, trains), of_widths in of_look_ups.MEASURED.items():
+        if row["part"] in ("bandwidth", "wide", "gradients", "columns", "columns gradients"):
+            case = "gradients" in row["part"], row["dtype"], row["precision"], row["columns"], row["rows"]
+            us.setdefault((row.get("kind", "dot"), *case), {})[row["implementation"]] = row["us_p50"]
+    tables = [("dot", *key, of_widths) for key, of_widths in of_look_ups.MEASURED.items()]
+    tables += [(kind, False, trains, of) for (kind, trains), of in of_look_ups.MEASURED_BY_COLUMNS.items()]
+    for kind, products, trains, of_widths in tables:
         for width, of_rows in of_widths.items():
-            for rows, times in of_rows.items() if not trains or width < 128 else ():
-                kinds = (("float32", "tf32"), ("bfloat16", "ieee")) if products else (("float32", "ieee"),)
-                for kind, known in zip(kinds, times, strict=False):
-                    of_both = [us[backward, *kind, width, rows] for backward in (False, True)[: 1 + trains]]
+            for rows, times in of_rows.items() if kind != "dot" or not trains or width < 128 else ():
+                dtypes = [("float32", "tf32" if products else "ieee")]
+                dtypes += [("bfloat16", "ieee")] if products or kind != "dot" else []
+                for dtype, known in zip(dtypes, times, strict=False):
+                    of_both = [us[kind, backward, *dtype, width, rows] for backward in (False, True)[: 1 + trains]]
                     sums = [sum(own[name] for own in of_both) for name in ("our two kernels", "cuda")]
-                    assert known == pytest.approx(sums, rel=5e-3), (products, trains, width, rows, kind)
+                    assert known == pytest.approx(sums, rel=5e-3), (kind, products, trains, width, rows, dtype)
 
 
 def test_a_wrong_rule_is_told(monkeypatch):
