@@ -325,6 +325,25 @@ def test_what_is_no_such_kind(columns_were_measured, name):
     assert OP not in recorded.ops
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_flat_vectors_are_beside_each_other(columns_were_measured, dim):
+    """That of one table could be below the dense one, too."""
+
+    def below(m, dense: Tensor, ids: Tensor) -> Tensor:
+        vectors = torch.stack([F.embedding(ids[:, 0], m.weight[:10])], 1)
+        return torch.cat([dense, vectors.flatten(1)], dim)
+
+    recorded = check(Of(below, weight=nn.Parameter(torch.randn(12, D))), inputs(), atol=1e-4, rtol=1e-4)
+    assert recorded.ops == ([OP] if dim else [])
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_where_sizes_are_open(columns_were_measured, name):
+    """A width that no layer of the graph fixes is a symbol."""
+    recorded = check(of(then=COLUMNS[name]), inputs(), dynamic=True, atol=1e-4, rtol=1e-4)
+    assert recorded.ops == ([APART] if name in ("flat_parts", "flat_sparse") else [OP])
+
+
 @pytest.mark.parametrize("then", [viewed, stacked])
 def test_pairs_come_before_flat_vectors(columns_were_measured, then):
     assert check(of(then=then), inputs(), atol=1e-4, rtol=1e-4).ops == [OP]

@@ -70,15 +70,18 @@ def flat_of(node: fx.Node) -> interaction.Interaction | None:
     """The vectors behind each other, [B, V D], where a node is that: T seen so, or the parts as a cat joined them."""
     if is_call(node, *CAT) and value(node).dim() == 2:
         parts = list(node.args[0])
-        if len(parts) == 2 and is_seen_flat(parts[1], value(parts[0])):
+        if arguments(node).get("dim", 0) not in (1, -1) or len(parts) < 2:
+            return None
+        first = value(parts[0])
+        if len(parts) == 2 and is_seen_flat(parts[1], first):
             sparse = parts[1].args[0]
             _, features, width = value(sparse).shape
             return of_columns(node, [parts[1], node], parts[0], [sparse], 1 + features, width)
-        widths = {value(part).shape[1] if value(part).dim() == 2 else 0 for part in parts}
-        is_cut = any(is_call(user, *FLATTENS) and value(user).dim() == 3 for user in node.users)
-        if arguments(node).get("dim", 0) not in (1, -1) or len(widths) != 1 or len(parts) < 2 or is_cut:
+        if any(value(part).dim() != 2 or not same_size(value(part).shape[1], first.shape[1]) for part in parts):
             return None
-        return of_columns(node, [node], parts[0], parts[1:], len(parts), value(parts[0]).shape[1])
+        if any(is_call(user, *FLATTENS) and value(user).dim() == 3 for user in node.users):
+            return None
+        return of_columns(node, [node], parts[0], parts[1:], len(parts), first.shape[1])
     if not is_call(node, *FLATTENS) or value(node).dim() != 2 or (first := first_of(node.args[0])) is None:
         return None
     vectors = node.args[0]
