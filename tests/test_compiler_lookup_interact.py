@@ -316,6 +316,11 @@ NO_COLUMNS = {
         torch.stack([*v, d], 1)),
     "dense_last": lambda m, d, v: torch.cat([*v, d], 1),
     "more_behind": lambda m, d, v: torch.cat([d, *v, d], 1),
+    "another_width": lambda m, d, v: torch.cat([d[:, :8], *v], 1),
+    "another_width_before_all": lambda m, d, v: torch.cat([d[:, :8], torch.stack(v, 1).flatten(1)], 1),
+    "twice_the_squares": lambda m, d, v: (
+        lambda t: torch.cat([d, torch.sub(t.sum(1).square(), t.square().sum(1), alpha=2) / 2], 1))(
+        torch.stack([d, *v], 1)),
 }  # fmt: skip
 
 
