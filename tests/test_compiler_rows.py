@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from test_fused_model import made
 
 from kernels.compiler import explain, whole
 from kernels.compiler.exported import replace_in
-from kernels.ops.dlrm.choice import CAPTURED
+from kernels.ops.dlrm.choice import CAPTURED, design_for, most_rows, why_in_parts
 from kernels.ops.fused_mlp import module
 from model.bench.models import shape_of
 from model.config import Kernels, Precision
@@ -40,6 +41,23 @@ def test_the_backend_and_the_model_go_the_same_way(monkeypatch, name, precision)
             if (name, precision) == ("mlperf", Precision.BF16):
                 is_one = rows in (1, 240, 2048)
             assert [by_backend, is_whole(ours, dense)] == [is_one, is_one], rows
+
+
+@pytest.mark.parametrize(
+    ("bottom", "top", "most"),
+    [((13, 512, 256, 64), (415, 512, 512, 1), 2048), ((13, 512, 256, 64), (415, 1024, 512, 1), 240),
+     ((13, 512, 256, 128), (479, 1024, 896, 512, 1), 120), ((13, 512, 256, 128), (479, 1024, 960, 512, 1), 0)],
+)  # fmt: skip
+def test_most_rows_are_those_before_the_first_that_go_in_parts(bottom, top, most):
+    """Also where a cluster has few rows, and tiles begin before times count."""
+    cpu = torch.device("cpu")
+    weights = [tuple(torch.Size((b, a)) for a, b in itertools.pairwise(widths)) for widths in (bottom, top)]
+
+    def why(rows: int) -> str:
+        return why_in_parts(design_for(*weights, 26, False, torch.float32, "tf32", cpu, rows), rows)
+
+    assert most_rows(why, cpu) == most
+    assert [rows for rows in range(1, 2 * most + 2) if why(rows)][:1] == [most + 1]
 
 
 def test_a_sentence_has_the_rows_and_the_times():
