@@ -169,6 +169,13 @@ def test_cells_are_tried_out_on_a_cpu():
     assert choices.chosen_way("small", 16, Precision.FP32, False, CPU) == PARTS
 
 
+@pytest.mark.parametrize("rows", ["0", "5,-1", "1,,2", "a"])
+def test_rows_that_are_none(capsys, rows):
+    with pytest.raises(SystemExit):
+        choices.main(["--device", "cpu", "--rows", rows])
+    assert f"numbers of rows, each at least 1, with commas between them; got {rows}\n" in capsys.readouterr().err
+
+
 def test_the_backend_goes_the_way_that_is_forced(monkeypatch, as_on_gpu):
     """Chosen is what the rule says, not what is taken."""
     backend, recorded_ = recording("eager")

@@ -374,4 +374,7 @@ def _models(text: str) -> Sequence[str]:
 
 
 def _rows(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
+    counts = text.split(",")
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise argparse.ArgumentTypeError(f"numbers of rows, each at least 1, with commas between them; got {text}")
+    return tuple(map(int, counts))
