@@ -113,7 +113,8 @@ def serving_programs(built_once) -> Path:
     """The folder of run_exported and, if its libraries are here, serve_exported."""
     import exported_models
 
-    return built_once("serving", exported_models.build)
+    built_once("serving", lambda path: exported_models.build())
+    return exported_models.PROGRAMS
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """A small model, its checkpoint, its export, and the C++ programs that run it."""
 
+import shlex
+import shutil
 import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
+from lessons.shared.commands import ROOT, environment
+from lessons.shared.cpp_programs import BUILD
 from model import export
 from model.checkpoints import plain, save_checkpoint
 from model.config import PRESETS, Precision
@@ -48,14 +52,17 @@ def for_gpu(folder, architecture="sm_90"):
     return folder
 
 
-def build(folder):
-    """run_exported and serve_exported; without the libraries of the second one, the first alone."""
-    sources = Path(export.__file__).parent / "serving" / "cpp"
-    configure = ["cmake", "-S", sources, "-B", folder, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"]
-    done = subprocess.run(configure, capture_output=True, text=True)
+PROGRAMS = ROOT / "build" / "serving"
+
+
+def build():
+    """PROGRAMS: run_exported and serve_exported; without the libraries of the second one, the first alone. By the
+    command of the notebooks, which then find them built."""
+    cache = PROGRAMS / "CMakeCache.txt"
+    if cache.exists() and f"{torch.utils.cmake_prefix_path}/Torch\n" not in cache.read_text():
+        shutil.rmtree(PROGRAMS)  # it is for another torch
+    command = BUILD.replace("$(python", f"$({shlex.quote(sys.executable)}")
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, text=True)
     if done.returncode and "OpenSSL" in done.stderr:
         pytest.skip("OpenSSL's headers are missing (Debian: apt install libssl-dev)")
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run(["cmake", "--build", folder], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
-    return folder
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

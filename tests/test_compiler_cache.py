@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import fx, nn
 
+from kernels.check import fresh
 from kernels.compiler import cache
 from kernels.runtime import KERNELS
 
@@ -66,11 +65,10 @@ print(json.dumps({name: counters["aot_autograd"][f"autograd_cache_{name}"] for n
 def test_a_second_process_finds_what_the_first_compiled(tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(KERNELS, changed, ignore=shutil.ignore_patterns("__pycache__"))
-    environment = os.environ | {"PYTHONPATH": str(KERNELS.parent), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(*arguments: str) -> dict[str, int]:
-        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = fresh.run(PROGRAM, *arguments, imported="kernels, torch._inductor.compile_fx", environment=environment)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -71,7 +71,6 @@ AVAZU_FIELDS = [
     "app_category", "device_id", "device_ip", "device_model", "device_type", "device_conn_type",
     *(f"C{i}" for i in range(14, 22)),
 ]
-CRITEO_FIELDS = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
 
 
 @dataclass

@@ -88,9 +88,10 @@ def why_not(dense: Tensor, why_in_parts: Callable[[int], str]) -> str:
         return (why := why_in_parts(rows)) and f"{rows:,} rows: {why}"
     if not (most := most_rows(why_in_parts, dense.device)):
         return why_in_parts(1)
-    if most == math.inf or (not statically_known_true(rows > most) if has_range(rows) else at_most(rows, most, True)):
+    if most == math.inf:
         return ""
-    return f"more than {most:,} rows: {why_in_parts(most + 1)}"
+    is_few = not statically_known_true(rows > most) if has_range(rows) else at_most(rows, most, exported=True)
+    return "" if is_few else f"more than {most:,} rows: {why_in_parts(most + 1)}"
 
 
 def model(

@@ -262,6 +262,7 @@ class TestKept(Contract):
     def test_adversarial_cases(self, backend):
         check(self.op, self.function(backend), cases=self.cases(backend))
 
+    @pytest.mark.slow
     @kernel_backend
     @pytest.mark.parametrize("broken", BROKEN)
     def test_a_broken_kernel_is_rejected(self, backend, broken, monkeypatch):

@@ -1,5 +1,7 @@
 """dot_interaction against eager, on every backend that this machine has."""
 
+import functools
+import importlib
 import math
 import re
 from contextlib import nullcontext
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ... import runtime
 from ...check import Call, Case, check, check_gradients, gradients
 from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...measure import bench
@@ -88,6 +91,14 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         columns, pads = (1, 3, 16, 17, 64, 128, 130), (1, 4, 16)
         self.hold(backend, [of_shape(7, features, c, pads[i % 3]) for i, c in enumerate(columns)])
         self.hold(backend, [of_shape(rows, features, 16, 16) for rows in (1, 129)])
+
+    @pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+    def test_a_row_a_program(self, monkeypatch):
+        """As float32 is computed on a GPU."""
+        launcher = importlib.import_module("kernels.ops.dot_interaction.triton_launch")
+        monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, by_row=True))
+        cases = Case((2, 17), values="special"), Case((2, 64), layout="misaligned", every_option=False)
+        check(self.op, self.function("triton"), cases=cases)
 
     @kernel_backend
     def test_more_vectors_than_are_held(self, backend):

@@ -33,7 +33,6 @@ SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradien
 FEATURES = len(HEIGHTS)
 ROWS = (2048, 16384, 65536)
 ZIPF = 1.05
-MEAN_LENGTH = 5  # of a ragged bag
 NAMES = ("eager", "torch.compile", "triton", "cuda")
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
 # µs on an H200, by ids, width and rows. The time of the bytes themselves is some 15 % less.

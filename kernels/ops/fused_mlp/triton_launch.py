@@ -49,14 +49,17 @@ def forward(
         return
     precision = products_in(precision)
     chosen, needed = forward_tile(
-        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep, least=least
+        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep,
+        activation=activation, least=least,
     )
     _checked(widths, needed)
     tile = interpreted_tile(rows, chosen.on_chip) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
     grid = tiles if tile.on_chip else min(tiles, programs)
     *_, columns = hidden_parts(widths, activation, final_activation)
-    if not (keep or tile.on_chip):
+    if tile.on_chip:
+        hidden = None
+    elif not keep:
         hidden = empty((grid * tile.rows, max(columns, 1)), x.dtype, x)
     parts = layers(widths)
     inputs = parts[0].inputs
