@@ -150,10 +150,14 @@ def processes(number: int, progress: bool = False) -> Iterator[Workers]:
     settings = {
         # A worker has one thread of ours; polars would give it one more for each core.
         "distributed.nanny.pre-spawn-environ.POLARS_MAX_THREADS": 1,
+        # Dask would have malloc give back what is freed at once, and each block's memory comes anew from the kernel.
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         # What ends a run is said in one line, by us.
         "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED": "critical",
-        # Dask would look at its event loops 50 times a second, and at the workers' stacks 100 times.
+        # Dask would look at its event loops 50 times a second, at the workers' stacks 100 times, and twice at all that
+        # the machine does.
         "distributed.admin.tick.interval": "500ms",
+        "distributed.admin.system-monitor.interval": "10s",
         "distributed.worker.profile.enabled": False,
     }
     with ExitStack() as opened:

@@ -24,7 +24,7 @@ from data.cluster import Tell, Workers
 from data.dataset import Ends, check_settings, choose_drawn, hashed, part, place_in_order, write_table
 from data.output import complete_directory, written_beside
 from data.parse import parse
-from data.raw import LATER, SPLIT, LineError, Piece, blocks_of, ends_of_lines
+from data.raw import LATER, SPLIT, LineError, Piece, blocks_of
 from data.schema import SPLITS, Schema
 from data.vocabulary import write_metadata
 
@@ -80,6 +80,7 @@ class Writing:
         for i, block in enumerate(blocks_of(task.piece)):
             bad: list[LineError] = []
             table = parse(block, bad if self.skips else None)
+            written.lines += len(table) + len(bad)
             if self.hash_size is not None:
                 table = hashed(table, self.hash_size, self.schema)
             if self.by != "given":
@@ -92,7 +93,6 @@ class Writing:
             for table, path in zip(tables, self.parts(task.number, i), strict=True):
                 self._write(table, path)
             written.rows.append([len(table) for table in tables])
-            written.lines += ends_of_lines(block.text)
             written.bad += len(bad)
             written.messages += bad[: MESSAGES - len(written.messages)]
             read += block.read

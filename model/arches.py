@@ -43,6 +43,8 @@ class InteractionArch(nn.Module):
 
         dot    x_0, then x_i · x_j for i = 1 … F, j = 0 … i - 1 (the strictly lower triangle, row by row; the order of
                facebookresearch/dlrm's interact_features): D + F (F + 1) / 2 features
+        fm     x_0, then Σ x_i ⊙ x_j of the same pairs, column by column, as a factorization machine has them (Rendle
+               2010): 2 D features
         cat    x_0, x_1, … x_F: (F + 1) D features
         outer  c cᵀ, row by row, with c what cat gives: ((F + 1) D)² features
     """
@@ -61,6 +63,8 @@ class InteractionArch(nn.Module):
         match self.interaction:
             case Interaction.DOT:
                 return self.embedding_dim + vectors * (vectors - 1) // 2
+            case Interaction.FM:
+                return 2 * self.embedding_dim
             case Interaction.CAT:
                 return vectors * self.embedding_dim
             case Interaction.OUTER:
@@ -72,6 +76,9 @@ class InteractionArch(nn.Module):
             i, j = self.pairs
             products = vectors @ vectors.transpose(1, 2)  # [B, F + 1, F + 1]
             return torch.cat([dense, products[:, i, j]], dim=1)
+        if self.interaction is Interaction.FM:
+            pairs = (vectors.sum(1).square() - vectors.square().sum(1)) / 2  # [B, D]
+            return torch.cat([dense, pairs], dim=1)
         flat = vectors.flatten(1)  # [B, (F + 1) D]
         return flat if self.interaction is Interaction.CAT else outer_product(flat)
 

@@ -21,6 +21,7 @@ class Interaction(StrEnum):
     """How the dense vector and the F embeddings, each D wide, meet before the top MLP."""
 
     DOT = "dot"  # D + F (F + 1) / 2 features
+    FM = "fm"  # 2 D features
     CAT = "cat"  # (F + 1) D features
     OUTER = "outer"  # ((F + 1) D)² features
 

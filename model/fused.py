@@ -2,7 +2,7 @@
 
     DenseArch          kernels.fused_mlp          every layer in one kernel
     InteractionArch    kernels.dot_interaction    dot; its rows are filled up, so that they are aligned for their reader
-                       kernels.lookup_interact    dot, where it is faster with the look-ups in it (`looks_up`)
+                       kernels.lookup_interact    each, where it is faster with the look-ups in it (`looks_up`)
                        c alone                    outer: c cᵀ is not written, the first layer of the top MLP forms it
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
@@ -92,10 +92,10 @@ class FusedDenseArch(Fused, DenseArch):
 
 class FusedInteractionArch(Fused, InteractionArch):
     """The interaction in one kernel, as `FusedOverArch` reads it: dot [B, out_features or a few zeros more], outer
-    c [B, (F + 1) D], cat as ever."""
+    c [B, (F + 1) D], fm and cat as ever."""
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
-        if not self.fuses(dense) or self.interaction is Interaction.CAT:
+        if not self.fuses(dense) or self.interaction in (Interaction.FM, Interaction.CAT):
             return super().forward(dense, sparse)
         if self.interaction is Interaction.DOT:
             return kernels.dot_interaction(autocast(dense), sparse, PAD_TO, backend=self.backend)
@@ -215,13 +215,21 @@ def train_whole(model: nn.Module, dense: Tensor, rows: Tensor) -> Tensor:
     return top(features, known=(out, top_values))
 
 
+# Of each interaction what kernels.lookup_interact computes, and to a multiple of how many columns rows are filled up:
+# outer's first layer takes c as it is.
+LOOKED_UP = {
+    Interaction.DOT: ("dot", PAD_TO), Interaction.FM: ("fm", PAD_TO), Interaction.CAT: ("flat", PAD_TO),
+    Interaction.OUTER: ("flat", 1),
+}  # fmt: skip
+
+
 def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:
     """Whether the interaction of a DLRM with `FusedTables` looks the tables up itself, for such dense features: one
-    that is dot, as it was built and without hooks, and where one kernel is faster than two. An interaction's backend
+    that is as it was built and without hooks, and where one kernel is faster than two. An interaction's backend
     "cuda" asks for it wherever there is such a kernel, for the memory that it saves: [B, F, D] numbers of a step."""
     interaction, arch = model.interaction_arch, model.sparse_arch
     tables = arch.tables
-    if type(interaction) is not FusedInteractionArch or interaction.interaction is not Interaction.DOT:
+    if type(interaction) is not FusedInteractionArch:
         return False
     if type(tables) is not FusedTables or any(map(has_hooks, (interaction, arch, tables))):
         return False
@@ -230,17 +238,19 @@ def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:
     weight, precision = tables.weight, precision_in_one(dense, tables.weight)
     if dense.dtype != weight.dtype and not autocasts(dense):
         return False  # of which the interaction speaks
-    shape = len(tables), weight.shape[1], weight.dtype, precision
+    shape, (kind, _) = (len(tables), weight.shape[1], weight.dtype, precision), LOOKED_UP[interaction.interaction]
     if interaction.backend == "cuda":
-        return fits(*shape, weight.device)
-    return not why_in_two(dense.shape[0], *shape, bags, torch.is_grad_enabled(), weight.device)
+        return fits(*shape, weight.device, kind)
+    return not why_in_two(dense.shape[0], *shape, bags, torch.is_grad_enabled(), weight.device, kind)
 
 
 def look_up(model: nn.Module, dense: Tensor, rows: Tensor, offsets: Tensor | None) -> Tensor:
     """What the interaction of `looks_up` gives of the bottom MLP's dense [B, D] and the rows of the tables."""
-    tables, backend = model.sparse_arch.tables, model.interaction_arch.backend
-    precision = precision_in_one(dense, tables.weight)
-    return tables.interact(dense.to(tables.weight.dtype), rows, offsets, PAD_TO, precision, backend)
+    tables, arch = model.sparse_arch.tables, model.interaction_arch
+    (kind, pad_to), precision = LOOKED_UP[arch.interaction], precision_in_one(dense, tables.weight)
+    return tables.interact(
+        dense.to(tables.weight.dtype), rows, offsets, pad_to, precision, arch.backend, kind=kind
+    )
 
 
 def precision_in_one(dense: Tensor, weight: Tensor) -> str:

@@ -120,15 +120,15 @@ class FusedTables(BatchedTables):
 
     def interact(
         self, dense: Tensor, rows: Tensor, offsets: Tensor | None, pad_to: int, precision: str, backend: str,
-        known: tuple[Tensor] | None = None,
+        known: tuple[Tensor] | None = None, kind: str = "dot",
     ) -> Tensor:
         """kernels.lookup_interact of dense [B, D], in the weight's dtype, and what is looked up, which is not in memory
         then. rows: int64 [B, F], or with offsets [N]. A backward looks up again; the weight must be as it was. known:
         the result of a call in training, where another kernel has computed it."""
-        how = pad_to, precision, backend, known
         if self._trains():
-            return self._interact_in_training(dense, rows, offsets, *how)
-        return kernels.lookup_interact(dense, self.weight, self.row_offsets, rows, offsets, *how[:2], backend=backend)
+            return self._interact_in_training(dense, rows, offsets, pad_to, precision, kind, backend, known)
+        arguments = dense, self.weight, self.row_offsets, rows, offsets, pad_to, precision, kind
+        return kernels.lookup_interact(*arguments, backend=backend)
 
     @torch.compiler.disable  # as _expect_gradient
     def _interact_in_training(self, dense: Tensor, rows: Tensor, offsets: Tensor | None, *how: object) -> Tensor:
@@ -210,14 +210,15 @@ class _Interaction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, dense: Tensor, vectors: Tensor, weight: Tensor, row_offsets: Tensor, rows: Tensor, offsets: Tensor | None,
-        pad_to: int, precision: str, backend: str, known: tuple[Tensor] | None,
+        pad_to: int, precision: str, kind: str, backend: str, known: tuple[Tensor] | None,
     ) -> Tensor:
         ctx.save_for_backward(dense)
-        ctx.looked_up, ctx.how = (weight, row_offsets, rows, offsets), (precision, backend)
+        ctx.looked_up, ctx.how = (weight, row_offsets, rows, offsets), (precision, kind, backend)
         ctx.versions = versions_of(*ctx.looked_up)
         if known:
             return known[0]
-        return kernels.lookup_interact(dense, weight, row_offsets, rows, offsets, pad_to, precision, backend=backend)
+        arguments = dense, weight, row_offsets, rows, offsets, pad_to, precision, kind
+        return kernels.lookup_interact(*arguments, backend=backend)
 
     @staticmethod
     @once_differentiable
@@ -226,11 +227,11 @@ class _Interaction(torch.autograd.Function):
             raise RuntimeError(
                 "FusedTables: tables, ids or offsets were written to between their look-up and its backward"
             )
-        precision, backend = ctx.how
+        precision, kind, backend = ctx.how
         dense, vectors = kernels.lookup_interact_gradients(
-            gradient, *ctx.saved_tensors, *ctx.looked_up, precision, backend=backend
+            gradient, *ctx.saved_tensors, *ctx.looked_up, precision, kind, backend=backend
         )
-        return dense, vectors, *[None] * 8
+        return dense, vectors, *[None] * 9
 
 
 @contextmanager

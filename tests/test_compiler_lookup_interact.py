@@ -246,3 +246,95 @@ def test_a_bad_id_is_told_as_ever(on_kernels):
     compiled(dense, ids)
     with pytest.raises(IndexError, match="embedding_bags: id 4 of feature 1, at position 7 of indices, is out of"):
         kernels.check_ids("cpu")
+
+
+# Kinds whose columns do not meet, which are looked for where they were measured
+
+
+def flat(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+    return torch.cat([dense.unsqueeze(1), torch.stack(vectors, 1)], 1).flatten(1)
+
+
+def flat_parts(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+    return torch.cat([dense, *vectors], 1)
+
+
+def flat_sparse(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+    return torch.cat([dense, torch.stack(vectors, 1).view(-1, (V - 1) * D)], 1)
+
+
+def fm(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+    t = torch.cat([dense.unsqueeze(1), torch.stack(vectors, 1)], 1)
+    return torch.cat([dense, (t.sum(1).square() - t.square().sum(1)) / 2], 1)
+
+
+def fm_by_powers(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+    t = torch.stack([dense, *vectors], dim=1)
+    return torch.cat([dense, 0.5 * (t.sum(dim=1) ** 2 - (t * t).sum(dim=-2))], dim=-1)
+
+
+COLUMNS = {"flat": flat, "flat_parts": flat_parts, "flat_sparse": flat_sparse, "fm": fm, "fm_by_powers": fm_by_powers}
+
+
+@pytest.fixture
+def columns_were_measured(monkeypatch, few_rows_are_many):
+    of_dot = choice.measured_least
+    monkeypatch.setattr(choice, "measured_least", lambda *of: 4 if of[-1] in ("fm", "flat") else of_dot(*of))
+    monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", {(kind, True): {} for kind in ("fm", "flat")})
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_do_not_meet_become_one_call(columns_were_measured, name, gradients):
+    def under_a_layer(m, *given):
+        return m.top(COLUMNS[name](m, *given))
+
+    columns = COLUMNS[name](None, torch.zeros(1, D), [torch.zeros(1, D)] * (V - 1)).shape[1]
+    for model in (of(then=COLUMNS[name]), of(then=under_a_layer, top=nn.Linear(columns, 5))):
+        recorded = check(model, inputs(), gradients, atol=1e-4, rtol=1e-4)
+        assert recorded.ops == [OP], recorded.declined
+    assert kernels.explain(model, *inputs()).replaced[0].note.endswith(name.partition("_")[0])
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_stay_in_parts_where_they_were_not_measured(name):
+    recorded = check(of(then=COLUMNS[name]), inputs())
+    assert recorded.ops == [APART]
+    assert not any(sentence.startswith(f"{OP}: ") for sentence in recorded.declined)
+
+
+NO_COLUMNS = {
+    "a_third": lambda m, d, v: (lambda t: torch.cat([d, (t.sum(1).square() - t.square().sum(1)) / 3], 1))(
+        torch.stack([d, *v], 1)),
+    "sum_and_squares": lambda m, d, v: (lambda t: torch.cat([d, (t.sum(1).square() + t.square().sum(1)) / 2], 1))(
+        torch.stack([d, *v], 1)),
+    "columns_together": lambda m, d, v: (lambda t: torch.cat([d, (t.sum(2).square() - t.square().sum(2)) / 2], 1))(
+        torch.stack([d, *v], 1)),
+    "read_too": lambda m, d, v: (lambda t: torch.cat([d, (t.sum(1).square() - t.square().sum(1)) / 2], 1) + t.sum())(
+        torch.stack([d, *v], 1)),
+    "dense_elsewhere": lambda m, d, v: (lambda t: torch.cat([d, (t.sum(1).square() - t.square().sum(1)) / 2], 1))(
+        torch.stack([*v, d], 1)),
+    "dense_last": lambda m, d, v: torch.cat([*v, d], 1),
+    "more_behind": lambda m, d, v: torch.cat([d, *v, d], 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_COLUMNS)
+def test_what_is_no_such_kind(columns_were_measured, name):
+    recorded = check(of(then=NO_COLUMNS[name]), inputs(), atol=1e-4, rtol=1e-4)
+    assert OP not in recorded.ops
+
+
+@pytest.mark.parametrize("then", [viewed, stacked])
+def test_pairs_come_before_flat_vectors(columns_were_measured, then):
+    assert check(of(then=then), inputs(), atol=1e-4, rtol=1e-4).ops == [OP]
+    (replaced,) = kernels.explain(of(then=then), *inputs()).replaced
+    assert replaced.note == "3 tables of width 16, one id each, tf32"
+
+
+@pytest.mark.parametrize("rows", [3, 6])
+def test_columns_of_bags(on_kernels, columns_were_measured, rows):
+    dense, ids = inputs(rows)
+    recorded = check(of_bags(lambda m, d, v: torch.cat([d, v.flatten(1)], 1)), (dense, ids % 4), atol=2e-2, rtol=1e-2)
+    assert recorded.ops == ([OP] if rows == 6 else [])
+    assert rows == 6 or any("for 4 rows and more" in sentence for sentence in recorded.declined)

@@ -65,9 +65,13 @@ def test_dot_is_the_interaction_of_the_papers_code():
     torch.testing.assert_close(model(dense, sparse), linear(logit, x).squeeze(1))
 
 
-def test_cat_and_outer():
+def test_fm_cat_and_outer():
     dense, sparse = torch.randn(3, 4), torch.randn(3, 2, 4)
     from model.dlrm import InteractionArch
+
+    first, second = sparse.unbind(1)
+    pairs = torch.cat([dense, dense * first + dense * second + first * second], 1)
+    torch.testing.assert_close(InteractionArch(Interaction.FM, 2, 4)(dense, sparse), pairs)
 
     flat = torch.cat([dense, sparse[:, 0], sparse[:, 1]], 1)
     assert torch.equal(InteractionArch(Interaction.CAT, 2, 4)(dense, sparse), flat)
@@ -92,11 +96,21 @@ def test_the_fused_interaction_has_the_models_order(features, columns):
         assert not padded[:, expected.shape[1] :].any()
 
 
+@pytest.mark.parametrize(("interaction", "kind"), [(Interaction.FM, "fm"), (Interaction.CAT, "flat")])
+def test_kinds_of_lookup_interact_are_the_models(interaction, kind):
+    from kernels.ops.lookup_interact.eager import interact
+    from model.dlrm import InteractionArch
+
+    dense, sparse = torch.randn(6, 5), torch.randn(6, 27, 5)
+    expected = InteractionArch(interaction, 27, 5)(dense, sparse)
+    torch.testing.assert_close(interact(dense, sparse, kind=kind), expected)
+
+
 def test_widths_at_criteo_size():
     from model.dlrm import InteractionArch
 
     widths = {kind: InteractionArch(kind, 26, 16).out_features for kind in Interaction}
-    assert widths == {"dot": 16 + 351, "cat": 432, "outer": 186_624}
+    assert widths == {"dot": 16 + 351, "fm": 32, "cat": 432, "outer": 186_624}
 
 
 @pytest.mark.parametrize("interaction", Interaction)

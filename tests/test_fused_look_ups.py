@@ -23,6 +23,7 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import module
+from kernels.ops.lookup_interact import choice
 from model import DLRM, Interaction, Preset, fused, preset
 from model.bench import step_memory, trainer
 from model.config import Hash, Kernels, Optimizer, Precision, TableOptimizer
@@ -99,31 +100,65 @@ CLOSE = {
 }  # fmt: skip
 
 
+def steps(backend: str, precision: Precision, rule: TableOptimizer, bags: bool, **changes) -> tuple[list, set[str]]:
+    """(losses, parameters and the tables' state after some steps, our ops in them)."""
+    rates = {"table_optimizer": rule, "table_learning_rate": 0.1, "optimizer": Optimizer.SGD}
+    settings = replace(preset("mini").train, precision=precision, **rates)
+    model = made(backend, **changes)
+    optimizer = make_optimizer(model, Preset(model.config, settings))
+    if rule is ADAGRAD:  # by default the sign of a gradient counts, however small that is
+        optimizer.parts["tables"].param_groups[0]["eps"] = 0.1
+    with Seen() as seen:
+        losses = [
+            train_step(model, optimizer, *inputs[:3], precision, *inputs[3:])
+            for inputs in (batch(rows, bags, seed) for seed, rows in enumerate((33, 1, 0, 9)))
+        ]
+    return [torch.stack(losses), model.state_dict(), optimizer.parts["tables"].state_dict()["state"]], seen.ops
+
+
 @pytest.mark.parametrize("bags", [False, True])
 @pytest.mark.parametrize("rule", [SGD, ADAGRAD])
 @pytest.mark.parametrize("precision", list(Precision))
 def test_steps_are_those_of_vectors_in_memory(monkeypatch, precision, rule, bags):
     monkeypatch.setattr(module, "_has_tf32", lambda x: True)
     monkeypatch.setattr(module.choice, "float32_products", lambda: "tf32" if precision is Precision.TF32 else "ieee")
-    rates = {"table_optimizer": rule, "table_learning_rate": 0.1, "optimizer": Optimizer.SGD}
-    settings = replace(preset("mini").train, precision=precision, **rates)
-    results, ops = [], []
-    for backend in (IN_TWO, IN_ONE):
-        model = made(backend)
-        optimizer = make_optimizer(model, Preset(model.config, settings))
-        if rule is ADAGRAD:  # by default the sign of a gradient counts, however small that is
-            optimizer.parts["tables"].param_groups[0]["eps"] = 0.1
-        with Seen() as seen:
-            losses = [
-                train_step(model, optimizer, *inputs[:3], precision, *inputs[3:])
-                for inputs in (batch(rows, bags, seed) for seed, rows in enumerate((33, 1, 0, 9)))
-            ]
-        ops.append(seen.ops)
-        results.append([torch.stack(losses), model.state_dict(), optimizer.parts["tables"].state_dict()["state"]])
+    results, ops = zip(*(steps(backend, precision, rule, bags) for backend in (IN_TWO, IN_ONE)), strict=True)
     torch.testing.assert_close(results[1], results[0], **CLOSE[precision], equal_nan=True)  # of no rows
     assert {"lookup_interact", "lookup_interact_gradients"} <= ops[1]
     assert not {"embedding_bags", "dot_interaction"} & ops[1]
     assert not {"lookup_interact", "lookup_interact_gradients"} & ops[0]
+
+
+@pytest.mark.parametrize("bags", [False, True])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("interaction", [Interaction.FM, Interaction.CAT, Interaction.OUTER])
+def test_other_interactions_look_up_too(interaction, precision, bags):
+    """Where they are asked to."""
+    ways = [steps(way, precision, SGD, bags, interaction=interaction) for way in (IN_TWO, IN_ONE)]
+    results, ops = zip(*ways, strict=True)
+    torch.testing.assert_close(results[1], results[0], **CLOSE[precision], equal_nan=True)
+    assert {"lookup_interact", "lookup_interact_gradients"} <= ops[1]
+    assert "embedding_bags" not in ops[1]
+    assert not {"lookup_interact", "lookup_interact_gradients"} & ops[0]
+    eager = made("eager", interaction=interaction, kernels=Kernels.EAGER)
+    ours = made(IN_ONE, interaction=interaction)
+    _, *inputs = batch(50, bags)
+    assert fused.looks_up(ours, inputs[0], bags)
+    torch.testing.assert_close(ours(*inputs), eager(*inputs), **CLOSE[Precision.FP32])
+
+
+@pytest.mark.parametrize("interaction", [Interaction.FM, Interaction.CAT, Interaction.OUTER])
+def test_other_interactions_go_by_what_was_measured(monkeypatch, interaction):
+    monkeypatch.setattr(fused.FusedInteractionArch, "fuses", lambda self, x: True)  # as on a GPU
+    model, dense = made("auto", interaction=interaction), torch.empty(1 << 16, D, device=DEVICE)
+    for is_faster in (False, True):
+        of = {(kind, True): {D: {2048: ((2.0, 1.0),)}} for kind in ("fm", "flat")} if is_faster else {}
+        monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", of)
+        choice.measured_least.cache_clear()
+        assert fused.looks_up(model, dense, bags=False) is is_faster
+        assert not fused.looks_up(model, dense[:2047], bags=False)
+        assert not fused.looks_up(model, dense, bags=True)
+    choice.measured_least.cache_clear()
 
 
 def test_halves():
@@ -170,11 +205,11 @@ def test_the_vectors_are_never_in_memory_and_their_gradient_is_once(bags):
 
 @pytest.mark.parametrize(
     "changed",
-    ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "outer", "float64", "wide", "lora",
+    ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "float64", "wide", "lora",
      "eager model"],
 )  # fmt: skip
 def test_what_goes_another_way(changed):
-    changes = {"outer": {"interaction": Interaction.OUTER}, "eager model": {"kernels": Kernels.EAGER},
+    changes = {"eager model": {"kernels": Kernels.EAGER},
                "wide": {"bottom": (13, 256), "embedding_dim": 256}}.get(changed, {})  # fmt: skip
     model = made(changed if changed in ("triton", "eager") else IN_ONE, **changes)
     _, *inputs = batch(3)

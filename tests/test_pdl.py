@@ -89,6 +89,16 @@ CUDA_KERNELS = {
         "lookup_interact::backward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>,"
         " const __grid_constant__ lookup_interact::Layout, const float*, float*, float*)",
     ),
+    "lookup_interact, by column": (
+        "ops/lookup_interact/columns.cuh",
+        "lookup_interact::columns_kernel<float, 4, lookup_interact::Kind::fm, false>"
+        "(const __grid_constant__ lookup_interact::Call<float>, int, float*)",
+    ),
+    "its gradients": (
+        "ops/lookup_interact/columns.cuh",
+        "lookup_interact::columns_backward_kernel<float, 4, lookup_interact::Kind::flat, false>"
+        "(const __grid_constant__ lookup_interact::Call<float>, int, const float*, float*, float*)",
+    ),
 }
 
 

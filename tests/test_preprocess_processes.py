@@ -358,10 +358,14 @@ def test_a_killed_worker_costs_its_task(tmp_path, many):
     preprocess([many], tmp_path / "threads")
     process = start(many, tmp_path / "out")
     wait_for_parts(process, tmp_path / "out", 2)
-    workers_of(process)[-1].kill()
+    worker = workers_of(process)[-1]
+    environment = worker.environ()
+    worker.kill()
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     assert content(tmp_path / "out") == content(tmp_path / "threads")
+    assert environment["POLARS_MAX_THREADS"] == "1"
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment  # Dask's costs a quarter of the CPU time of the work
 
 
 @pytest.mark.slow

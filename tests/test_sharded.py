@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import sharded_runs
 import torch
+import torch.distributed.checkpoint as dcp
 from train_runs import assert_same, table
 
 from data.cli import UserError
@@ -29,7 +30,7 @@ from model.sharding import beats as beats_module
 from model.sharding import pieces as of_pieces
 from model.sharding import ranks as sharding_ranks
 from model.sharding.batches import ShardedBatches, joined, rows_of
-from model.sharding.checkpoints import _Part, named
+from model.sharding.checkpoints import _Part, named, read_pieces
 from model.sharding.pieces import Sharding, pieces, place
 from model.sharding.ranks import Lost, Ranks, SharedSignals, of_rank
 from model.sharding.run import shards_of
@@ -456,3 +457,29 @@ def test_a_part_of_a_file_is_one(tmp_path):
         assert part.read() == b"cdef"
         assert (part.seek(-2, 2), part.read(), part.tell()) == (2, b"ef", 4)
         assert (part.seek(1), part.read(100), part.seek(-2, 1), part.read(1)) == (1, b"def", 2, b"e")
+
+
+@pytest.mark.parametrize(
+    ("file", "left", "message"),
+    [
+        (".metadata", None, r"/.metadata: no such file; copy the folder, for step-000050/\* is without it"),
+        (".metadata", 0, r"/.metadata: damaged: EOFError"),
+        (".metadata", 90, r"/.metadata: damaged: .*Error"),
+        ("__0_0.distcp", None, r": not a checkpoint, or a damaged one: .*__0_0.distcp: No such file or directory"),
+        ("__0_0.distcp", 0, r": not .*: nothing readable of 0.weight in __0_0.distcp"),
+        ("__0_0.distcp", 500, r": not .*: nothing readable of 0.weight in __0_0.distcp"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_file_of_a_checkpoint_that_is_missing_or_cut_off_is_named(tmp_path, capfd, file, left, message):
+    """And torch prints no tracebacks of its own."""
+    folder = tmp_path / "step-000050"
+    dcp.save({"0.weight": torch.arange(600.0)}, checkpoint_id=folder, no_dist=True)
+    capfd.readouterr()
+    whole = (folder / file).read_bytes()
+    (folder / file).unlink()
+    if left is not None:
+        (folder / file).write_bytes(whole[:left])
+    with pytest.raises(UserError, match=f"^{folder}{message}"):
+        read_pieces(folder, {"0.weight": torch.empty(600)})
+    assert capfd.readouterr() == ("", "")

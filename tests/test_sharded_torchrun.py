@@ -116,6 +116,23 @@ def test_terminated_again_and_again_and_resumed(data, tmp_path, unbroken):
     torch.testing.assert_close(losses(run.folder), unbroken, rtol=0, atol=1e-6)
 
 
+def test_ranks_end_with_a_torchrun_that_is_killed(data, tmp_path):
+    """At one step, with one checkpoint: though the store has ended with it, by which ranks speak of each other."""
+    run = Torchrun(tmp_path / "run", data, "--checkpoint-every", "5")
+    run.until_saved()
+    ranks = run.ranks()
+    run.process.kill()
+    run.process.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{rank}").exists() for rank in ranks.values()):
+        assert time.monotonic() < deadline, run.said()
+        time.sleep(0.1)
+    assert run.said().count(f"torchrun, process {run.process.pid} of ") == 1
+    message = r"python -m model.train: interrupted in epoch 1, after step (\d+) of \d+; add --resume to .*"
+    (step,) = re.fullmatch(message, "\n".join(run.messages())).groups()
+    assert [path.name for path in run.folder.glob("step-*")] == [f"step-{int(step):06d}"]
+
+
 def test_wrong_arguments_are_said_although_the_first_rank_starts_late(data, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"

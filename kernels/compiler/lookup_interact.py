@@ -1,7 +1,11 @@
-"""lookup_interact: look-ups in one tensor of tables, and the pairwise products of what they give.
+"""lookup_interact: look-ups in one tensor of tables, and how what they give meets.
 
     embedding_bags(tables, row_offsets, ids, …)                                   ┐
-    stack([F.embedding(ids[:, f], part) for f, part in tables.split(heights)], 1) ┘ → what interaction.py finds
+    stack([F.embedding(ids[:, f], part) for f, part in tables.split(heights)], 1) ┘ → what interaction.py finds, or
+
+    cat([dense, ((Σ T)² − Σ T²) / 2], 1)        T.flatten(1)        with T = [dense; sparse] [B, V, D]
+
+The last two are looked for where one kernel of their kind was measured.
 
 Tables that are tensors of their own would have to be copied together: there the parts are left to their own ops, and so
 they are where two kernels are faster (`why_in_two`), or where torch.autocast computes in halves of float32 tables.
@@ -9,6 +13,7 @@ they are where two kernels are faster (`why_in_two`), or where torch.autocast co
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,25 +28,28 @@ from ..ops.lookup_interact.op import lookup_interact
 from . import interaction, look_ups, mlp, whole
 from .constants import Constants
 from .forms import at_most, backend_of, has_range, runs
-from .match import Declined, Found, Miss, arguments, aten, is_call, is_tensor, same_size, value, wants_gradient
+from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, is_tensor, same_size, value, wants_gradient
 from .view import View
 
 OP = "lookup_interact"
+FLATTENS = aten.flatten.using_ints, aten.view.default, aten.reshape.default
 LOOKED_UP = {"mode": "sum", "per_sample_weights": None, "padding_idx": -1, "out_of_range": "error"}
 
 
 def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Found | Declined]:
     """may_replace(view, found) raises Miss where replacing would change something else."""
-    for node in view.graph.nodes:
+    readers = {"dot": lambda node: interaction_of(node, constants)}
+    readers |= {kind: BY_COLUMN[kind] for kind in sorted({kind for kind, _ in choice.MEASURED_BY_COLUMNS})}
+    for kind, node in itertools.product(readers, view.graph.nodes):  # dot first, whose vectors are flat on their way
         try:
-            one = interaction_of(node, constants)
+            one = readers[kind](node)
             looked_up = one and look_ups_of(one)
         except Miss:  # of which the patterns of its parts speak
             continue
         if not looked_up:
             continue
         try:
-            match = found(one, looked_up)
+            match = found(one, looked_up, kind)
             may_replace(view, match)
             yield match
         except Miss as miss:
@@ -56,6 +64,96 @@ def interaction_of(node: fx.Node, constants: Constants) -> interaction.Interacti
         return interaction.Interaction(node, [node], dense, [sparse], None, count + 1, width, [], columns, [])
     vectors = interaction.gram(node)
     return vectors and interaction.read(node, vectors, constants)
+
+
+def flat_of(node: fx.Node) -> interaction.Interaction | None:
+    """The vectors behind each other, [B, V D], where a node is that: T seen so, or the parts as a cat joined them."""
+    if is_call(node, *CAT) and value(node).dim() == 2:
+        parts = list(node.args[0])
+        if len(parts) == 2 and is_seen_flat(parts[1], value(parts[0])):
+            sparse = parts[1].args[0]
+            _, features, width = value(sparse).shape
+            return of_columns(node, [parts[1], node], parts[0], [sparse], 1 + features, width)
+        widths = {value(part).shape[1] if value(part).dim() == 2 else 0 for part in parts}
+        is_cut = any(is_call(user, *FLATTENS) and value(user).dim() == 3 for user in node.users)
+        if arguments(node).get("dim", 0) not in (1, -1) or len(widths) != 1 or len(parts) < 2 or is_cut:
+            return None
+        return of_columns(node, [node], parts[0], parts[1:], len(parts), value(parts[0]).shape[1])
+    if not is_call(node, *FLATTENS) or value(node).dim() != 2 or (first := first_of(node.args[0])) is None:
+        return None
+    vectors = node.args[0]
+    count, width = value(vectors).shape[1:]
+    if len(vectors.users) > 1 or not same_size(value(node).shape[1], count * width):
+        return None
+    sparse, _, nodes = interaction.parts(vectors, first)
+    return of_columns(node, [*nodes, vectors, node], first, sparse, count, width)
+
+
+def is_seen_flat(node: fx.Node, dense: Tensor) -> bool:
+    """Whether a node is vectors [B, F, D] behind each other, for dense [B, D]."""
+    if not is_call(node, *FLATTENS) or value(node).dim() != 2 or len(node.users) > 1 or dense.dim() != 2:
+        return False
+    _, *shape = value(node.args[0]).shape
+    is_3d, width = len(shape) == 2, dense.shape[1]
+    return is_3d and same_size(shape[1], width) and same_size(value(node).shape[1], shape[0] * width)
+
+
+def fm_of(node: fx.Node) -> interaction.Interaction | None:
+    """cat([dense, ½ ((Σ T)² − Σ T²)], 1), where a node is that."""
+    if not is_call(node, *CAT) or arguments(node).get("dim", 0) not in (1, -1) or len(node.args[0]) != 2:
+        return None
+    dense, half = node.args[0]
+    is_half = (is_call(half, aten.div.Tensor) and half.args[1] == 2) or (
+        is_call(half, aten.mul.Tensor) and half.args[1] == 0.5
+    )
+    if not is_half or not is_call(half.args[0], aten.sub.Tensor) or arguments(half.args[0])["alpha"] != 1:
+        return None
+    difference = half.args[0]
+    total, squares = square_of(difference.args[0]), summed(difference.args[1])
+    vectors = total and summed(total)
+    if vectors is None or squares is None or square_of(squares) is not vectors or first_of(vectors) is not dense:
+        return None
+    between = [half, difference, *difference.args[:2], total, squares]
+    if {*vectors.users} != {total, squares} or any(len(one.users) > 1 for one in between):
+        return None
+    sparse, _, nodes = interaction.parts(vectors, dense)
+    return of_columns(node, [*nodes, vectors, *between, node], dense, sparse, *value(vectors).shape[1:])
+
+
+BY_COLUMN = {"fm": fm_of, "flat": flat_of}
+
+
+def of_columns(
+    out: fx.Node, nodes: list[fx.Node], dense: fx.Node, sparse: list[fx.Node], count: int, width: int
+) -> interaction.Interaction:
+    return interaction.Interaction(out, nodes, dense, sparse, None, count, width, [], 1, [])
+
+
+def first_of(vectors: object) -> fx.Node | None:
+    """The first of the vectors that T [B, V, D] is made of; None where it is no such T."""
+    if not isinstance(vectors, fx.Node) or not is_tensor(vectors) or value(vectors).dim() != 3:
+        return None
+    cat = vectors.args[0] if is_call(vectors, *FLATTENS) else vectors
+    if not is_call(cat, aten.stack.default, *CAT):
+        return None
+    first = cat.args[0][0]
+    return first.args[0] if value(first).dim() == 3 and first.args else first
+
+
+def square_of(node: object) -> fx.Node | None:
+    """What a node is the square of."""
+    if is_call(node, aten.square.default) or (is_call(node, aten.pow.Tensor_Scalar) and node.args[1] == 2):
+        return node.args[0]
+    return node.args[0] if is_call(node, aten.mul.Tensor) and node.args[0] is node.args[1] else None
+
+
+def summed(node: object) -> fx.Node | None:
+    """What [B, V, D] a node is the sum of the vectors of."""
+    if not is_call(node, aten.sum.dim_IntList) or value(node.args[0]).dim() != 3:
+        return None
+    named = arguments(node)
+    is_plain = list(named["dim"] or ()) in ([1], [-2]) and not named["keepdim"] and named["dtype"] is None
+    return node.args[0] if is_plain else None
 
 
 def is_op(node: object, name: str) -> bool:
@@ -131,13 +229,13 @@ def columns_of(ids: list[fx.Node]) -> list[fx.Node]:
     return [source]
 
 
-def found(one: interaction.Interaction, looked_up: LookUps) -> Found:
+def found(one: interaction.Interaction, looked_up: LookUps, kind: str) -> Found:
     """Miss, with the condition that fails, where look-ups and interaction stay apart."""
     dense, tables, out = one.dense, looked_up.tables, one.out
     check(one, looked_up)
     dtype, device, precision = value(out).dtype, value(out).device, mlp.precision(value(out))
     features, trains = one.count - 1, wants_gradient(dense, tables, out)
-    shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device
+    shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device, kind
     # A guard on the number of rows is had where all else holds alone.
     least = choice.least_rows(*shape)
     if isinstance(least, str):
@@ -155,11 +253,11 @@ def found(one: interaction.Interaction, looked_up: LookUps) -> Found:
         ids = [next(rest) for _ in looked_up.ids]
         indices = ids[0] if value(looked_up.ids[0]).dim() == 2 or offsets is not None else call(torch.stack, ids, 1)
         indices = call(torch.narrow, indices, 1, 0, features) if is_cut else indices
-        arguments = dense, tables, row_offsets, indices, offsets, columns, precision
+        arguments = dense, tables, row_offsets, indices, offsets, columns, precision, *([kind] if kind != "dot" else [])
         return one.ordered(call, call(lookup_interact, *arguments, **backend_of(form, device)), list(rest))
 
-    kind = "one id each" if looked_up.offsets is None else "bags"
-    note = f"{features} tables of width {one.width}, {kind}, {precision}{one.note}"
+    ids_are = "one id each" if looked_up.offsets is None else "bags"
+    note = f"{features} tables of width {one.width}, {ids_are}, {precision if kind == 'dot' else kind}{one.note}"
     optional = [node for node in (looked_up.row_offsets, looked_up.offsets) if node is not None]
     inputs = [dense, tables, *optional, *looked_up.ids, *one.order]
     return Found(OP, out, [*looked_up.nodes, *one.nodes], inputs, build, note, form, one.constants)

@@ -5,11 +5,13 @@
 Its parts are found as for their own ops (mlp.py, look_ups.py, interaction.py). An MLP that something cuts, an ELU, say,
 is one of the layers on this side of it, and the rest stays outside. Where the pairs are in another order than the op's,
 the columns of the top's first weight are put into the op's order at each call, by a launch of their own. Where the
-parts do not make up a model that fits into one kernel, they are left to their own ops, and a sentence says why.
+parts do not make up a model that fits into one kernel, or where that many rows are faster in parts, they are left to
+their own ops, and a sentence says why.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,16 +19,18 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .. import runtime
 from ..device.launch import architecture, multiprocessors, shared_memory
-from ..ops.dlrm.choice import MANY, why_in_parts
+from ..ops.dlrm.choice import MANY, most_rows, why_in_parts
 from ..ops.dlrm.cuda_launch import design_of, shape_of
 from ..ops.dlrm.op import dlrm_forward
-from ..ops.dlrm.tile import TYPES
+from ..ops.dlrm.shape import Shape
+from ..ops.dlrm.tile import TYPES, Tiles
 from . import interaction, look_ups, mlp
 from .constants import Constants
-from .forms import backend_of
+from .forms import at_most, backend_of, has_range
 from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value, wants_gradient
 from .view import View
 
@@ -51,10 +55,13 @@ def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Fo
                 yield from declined(miss, node, vectors, constants)
             continue
         try:
-            match = model(pairs, by_out, by_input)
+            match, why_in_parts = model(pairs, by_out, by_input)
             if wants_gradient(*match.inputs, *match.outs):
                 continue  # training goes in parts, as it should
             may_replace(view, match)
+            # A guard on the number of rows is had where all else holds alone.
+            if why := why_not(value(match.inputs[0]), why_in_parts):
+                raise Miss(why, pairs.out)
             yield match
         except Miss as miss:
             if not value(pairs.out).requires_grad:
@@ -68,8 +75,30 @@ def declined(miss: Miss, node: fx.Node, vectors: tuple, constants: Constants) ->
         yield Declined(OP, miss.node or node, miss.reason)
 
 
-def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
-    """The model around an interaction; Miss, with the condition that fails, if there is none."""
+def why_not(dense: Tensor, why_in_parts: Callable[[int], str]) -> str:
+    """Why a model of so many rows as dense has is not one kernel; "" where it is.
+
+    why_in_parts(rows): by the op's own table (choice.py), which `model.fused` asks too. For an open number of rows
+    torch.compile has a guard: the graph is for the rows up to which any number is one kernel, or for those beyond, and
+    a batch of the others compiles once more. Where there is no guard to be had, in an exported program and in a range
+    that mark_dynamic gave, rows are taken for few, unless all are beyond.
+    """
+    rows = dense.shape[0]
+    if isinstance(rows, int):
+        return (why := why_in_parts(rows)) and f"{rows:,} rows: {why}"
+    if not (most := most_rows(why_in_parts, dense.device)):
+        return why_in_parts(1)
+    if most == math.inf:
+        return ""
+    is_few = not statically_known_true(rows > most) if has_range(rows) else at_most(rows, most, exported=True)
+    return "" if is_few else f"more than {most:,} rows: {why_in_parts(most + 1)}"
+
+
+def model(
+    pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]
+) -> tuple[Found, Callable[[int], str]]:
+    """(the model around an interaction, why a number of rows of it goes in parts, "" where it does not); Miss, with the
+    condition that fails, if there is none."""
     vector, *sparse = pairs.inputs
     # Pairs in an order of their own come with their indices.
     order = [node for node in sparse if value(node).dim() == 1]
@@ -96,11 +125,12 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     zeros = shape.top[0] - columns  # whose weights do nothing
     shape = replace(shape, bags=bags, top=(columns, *shape.top[1:]))
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
-    rows = value(dense).shape[0]
-    rows = rows if isinstance(rows, int) else MANY
     gpu = architecture(device), shared_memory(device)
-    design = design_of(shape, dtype, precision, *gpu, rows, multiprocessors(device))
-    if why := design if isinstance(design, str) else why_in_parts(design):
+
+    def design(rows: int) -> Shape | Tiles | str:
+        return design_of(shape, dtype, precision, *gpu, rows, multiprocessors(device))
+
+    if isinstance(why := design(MANY), str):
         raise Miss(why, pairs.out)
     lists = [tables, indices, offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
              weights[len(bottom.layers) :], biases[len(bottom.layers) :]]  # fmt: skip
@@ -124,7 +154,8 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}, {precision}"
     note += ", pairs in an order of their own" if order else ""
     inputs = [dense, *(node for group in lists for node in group), *order]
-    return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, "cuda", pairs.constants)
+    found = Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, "cuda", pairs.constants)
+    return found, lambda rows: why_in_parts(design(rows), rows)
 
 
 def id_columns(call: Callable, ids: list, looked_up: list[LookUp]) -> list:

@@ -42,6 +42,7 @@ def write_pieces(folder: Path, of_rank: Mapping[str, Tensor], group) -> None:
 def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
     """Fill tensors with pieces by their names; group: of the ranks that do so together. UserError if there are none, or
     others, or they are damaged."""
+    _check_metadata(folder)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is asked for, without a group
@@ -54,6 +55,19 @@ def read_pieces(folder: Path, wanted: Mapping[str, Tensor], group=None) -> None:
         if group is not None:
             raise Lost(first_line(error)) from error
         raise UserError(f"{folder}: not a checkpoint, or a damaged one: {first_line(error)}") from None
+
+
+def _check_metadata(folder: Path) -> None:
+    """Raise UserError unless it is there and whole: torch would print tracebacks, and look for another one."""
+    file = folder / ".metadata"
+    try:
+        _Compared(folder).read_metadata()
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file; copy the folder, for {folder.name}/* is without it") from None
+    except OSError:
+        raise
+    except Exception as error:  # of a pickle, any
+        raise UserError(f"{file}: damaged: {type(error).__name__}: {first_line(error)}") from None
 
 
 class _Part(io.FileIO):
@@ -83,8 +97,12 @@ class _Compared(dcp.FileSystemReader):
         for item in plan.items:
             part = self.storage_data[item.storage_index]
             with _Part(self.path / part.relative_path, part.offset, part.offset + part.length) as file:
-                if zipfile.ZipFile(file).testzip():
-                    raise zipfile.BadZipFile(f"wrong checksum of {item.storage_index.fqn} in {part.relative_path}")
+                try:
+                    wrong = zipfile.ZipFile(file).testzip() and "wrong checksum"
+                except (zipfile.BadZipFile, EOFError):
+                    wrong = "nothing readable"
+                if wrong:
+                    raise zipfile.BadZipFile(f"{wrong} of {item.storage_index.fqn} in {part.relative_path}")
         return super().read_data(plan, planner)
 
 

@@ -59,7 +59,7 @@ class Ranks:
         self.is_to_end = False  # whether a signal came: perhaps torchrun's, for another rank has ended
         self.command, self.watch = command, Watch(self.rank, timeout) if device.type == "cuda" else None
         self.where = f"rank {self.rank} ({socket.gethostname()}, process {os.getpid()})"
-        self._ended = threading.Event()
+        self._ended, self._torchrun = threading.Event(), os.getppid()
         backend, options = ("nccl", {"device_id": device}) if device.type == "cuda" else ("gloo", {})
         limit = timedelta(seconds=timeout)
         try:
@@ -214,13 +214,26 @@ class Ranks:
         return dist.PrefixStore(f"model.train/{self.restarts}", store)
 
     def _beat(self, store: dist.Store) -> None:
-        beat = 0
-        with suppress(RuntimeError):
-            while not self._ended.wait(BEAT):
+        beat, is_there = 0, True
+        while not self._ended.wait(BEAT):
+            self._end_with_torchrun()
+            if is_there:
                 beat += 1
-                self._tell(store, beat)
-                if self.watch and beat % LOOKS == 0:
-                    self._end_at_once(self.watch.look(beats.read(store, self.world), self.doing), store)
+                try:
+                    self._tell(store, beat)
+                    if self.watch and beat % LOOKS == 0:
+                        self._end_at_once(self.watch.look(beats.read(store, self.world), self.doing), store)
+                except RuntimeError:
+                    is_there = False
+
+    def _end_with_torchrun(self) -> None:
+        """As by SIGTERM, where that was killed: its ranks would go on, and nobody could stop them all together."""
+        if self._torchrun and os.getppid() != self._torchrun:
+            if os.environ["LOCAL_RANK"] == "0":
+                line = f"torchrun, process {self._torchrun} of {socket.gethostname()}, was killed: its ranks end, too\n"
+                os.write(2, line.encode())
+            self._torchrun = 0  # a second signal would not wait for the step
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _end_at_once(self, message: str, store: dist.Store) -> None:
         """If there is something to say; the main thread is not asked."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 
 from ...device.launch import architecture, cdiv, multiprocessors, shared_memory
-from .cluster import Clusters
+from .cluster import ROWS as CLUSTER_ROWS
+from .cluster import Clusters, resident_clusters
 from .cuda_launch import design_of, design_that_keeps
 from .pair import ROWS as PAIR_ROWS
 from .pair import Pairs, resident_pairs
@@ -40,11 +42,14 @@ CAPTURED = {
 KEPT = {1: ((178.2, 160.2), (123.7, 101.3), (123.4, 106.8)), 8: ((795.1, 845.3),), 32: ((2927.0, 3155.0),)}
 
 
-def why_in_parts(design: Shape | Tiles) -> str:
-    """Why a model that fits into one kernel is faster in parts; "" where it is not.
+def why_in_parts(design: Shape | Tiles, rows: int) -> str:
+    """Why so many rows of a model that fits into one kernel are faster in parts on a GPU that waits for no host; ""
+    where they are not.
 
-    Each tile of rows reads all weights through one multiprocessor, so that a model with many takes long even for one
-    row. On an H200, µs by replay, torch.compile / the backend's parts / one kernel, by tiles:
+    CAPTURED decides, of the model of this design whose weights are nearest: at the next number of rows that was
+    measured, and at the one before. Where none was before, as of FEW rows and of designs without times, bytes of
+    weights decide: each tile of rows reads all weights through one multiprocessor, so that a model with many takes long
+    even for one row. On an H200, µs by replay, torch.compile / the backend's parts / one kernel, by tiles:
 
         rows                   1               128             2,048            16,384            65,536
         main        1.9 MB     41 / 55 / 38    53 / – / 39     110 / – / 46     537 / – / 251     1982 / – / 995
@@ -53,12 +58,35 @@ def why_in_parts(design: Shape | Tiles) -> str:
 
     Clusters take 30 and 36 µs for 1 and 128 rows of MLPerf's in bfloat16, the parts 46 and 45; in tf32 51 and 56 for 1
     and 120 rows, the parts 47 and, of 128, 65.
+
+    Outside of a graph one kernel may be faster yet, for it is one launch. But a call there may be the one before a
+    capture, in which no kernel can be loaded: both go the same way.
     """
     if not isinstance(design, Tiles):
         return ""
     weights = design.fragments * design.dtype.itemsize
+    of_design = CAPTURED.get(type(design).__name__) if rows > FEW else None
+    times = of_design[min(of_design, key=lambda bytes_: abs(math.log(bytes_ / weights)))] if of_design else {}
+    next_one = min((count for count in times if count >= rows), default=max(times, default=0))
+    before = max((count for count in times if count <= rows), default=0)
+    for count in filter(None, (next_one, before)):
+        parts, one = times[count]
+        if one >= parts:
+            took = f"{count:,} rows took {parts:,} µs in parts on an H200, and {one:,} in one kernel"
+            return f"its parts are faster: {took}, of the measured model whose weights are nearest"
     most = MOST_SHARED_WEIGHTS if isinstance(design, Clusters) else MOST_WEIGHTS
-    return f"each tile of rows reads {weights:,} bytes of weights: its parts are faster" * (weights > most)
+    if before or weights <= most:
+        return ""
+    return f"each tile of rows reads {weights:,} bytes of weights: its parts are faster"
+
+
+def most_rows(why: Callable[[int], str], device: torch.device) -> float:
+    """The rows up to which any number of them is one kernel, where why(rows) says why a number is not; math.inf where
+    none is in parts."""
+    of_clusters = [rows * resident_clusters(multiprocessors(device)) for rows in CLUSTER_ROWS]
+    measured = [rows for of_design in CAPTURED.values() for times in of_design.values() for rows in times]
+    # Behind these another design begins, or other times count.
+    return next((rows for rows in sorted({0, FEW, *of_clusters, *measured}) if why(rows + 1)), math.inf)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -104,23 +132,6 @@ def fits(*model) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_faster(*model) -> bool:
-    """Whether there is one, which is faster than the parts on a GPU that waits for no host; behind the model stands the
-    number of rows. CAPTURED decides, of the design whose weights are nearest: at the next number of rows that was
-    measured, and at the one before, in whose place, where there is none, `why_in_parts` decides. So it does of FEW
-    rows, and of the other designs.
-
-    Outside of a graph one kernel may be faster yet, for it is one launch. But a call there may be the one before a
-    capture, in which no kernel can be loaded: both go the same way.
-    """
+    """Whether there is one, which is faster than the parts, of the number of rows that stands behind the model."""
     design, rows = design_for(*model), model[-1]
-    if isinstance(design, str):
-        return False
-    has_few_weights, measured = not why_in_parts(design), CAPTURED.get(type(design).__name__)
-    if measured is None or rows <= FEW:
-        return has_few_weights
-    weights = design.fragments * design.dtype.itemsize
-    times = measured[min(measured, key=lambda bytes_: abs(math.log(bytes_ / weights)))]
-    next_one = min((count for count in times if count >= rows), default=max(times))
-    before = max((count for count in times if count <= rows), default=0)
-    around = [times[count] for count in (next_one, before) if count]
-    return all(one < parts for parts, one in around) and (before > 0 or has_few_weights)
+    return not isinstance(design, str) and not why_in_parts(design, rows)

@@ -469,6 +469,7 @@ def as_list(value):
     MINI, SIXTEEN, replace(MINI, bags="open", id_bytes=4), replace(SIXTEEN, bags="closed", offset_bytes=4),
     replace(SIXTEEN, bottom=(13, 16, 8), top=(144, 16, 1), aligned=False),
     Shape((13, 4), (355, 8, 1), 26, bags="open"), Shape((13, 16), (37, 3), 6),
+    Shape((13, 8, 32), (60, 8, 1), 7, bags="closed"), Shape((13, 8, 16), (152, 8, 1), 16),
 ], ids=str)  # fmt: skip
 def test_nothing_is_spilled(shape, tmp_path):
     assert shape.why_not() == ""
@@ -600,12 +601,29 @@ def test_clusters_are_for_batches_whose_tiles_run_at_once():
 
 def test_a_model_that_is_too_large_is_refused_with_the_budget():
     main = Shape((13, 32, 16), (16 + 27 * 13, 32, 1), 26)
-    assert main.why_not().startswith("464 numbers of a row per thread, but the budget is 160; 18,320")
+    assert main.why_not().startswith("464 numbers of a row per thread, but the budget is 280; 18,320")
     assert "products per row, but the generated code writes out at most 6,144; 138,832 bytes" in main.why_not()
     arguments = model(5, width=16, features=26)
     with on_host(), pytest.raises(DLRMError, match="dlrm_forward: the model is too large for one kernel: 440 numbers"):
         kernels.dlrm_forward(*arguments, backend="cuda")
     assert Shape((13, 3000, 4), (10, 1), 3).why_not().count(";") == 2
+
+
+def test_more_numbers_are_for_models_whose_vectors_lie_in_shared_memory():
+    def numbers(features: int, width: int, bottom: int = 8) -> tuple[int, int, str]:
+        shape = Shape((13, bottom, width), (width + features * (features + 1) // 2, 8, 1), features)
+        return shape.warps, shape.numbers, shape.why_not().partition(";")[0]
+
+    assert numbers(16, 16) == (8, 280, "")
+    assert numbers(8, 31) == (4, 287, "287 numbers of a row per thread, but the budget is 280")
+    assert numbers(7, 32) == (4, 264, "")
+    assert numbers(6, 32) == (2, 232, "232 numbers of a row per thread, but the budget is 160")
+    assert numbers(12, 8, 150) == (4, 187, "187 numbers of a row per thread, but the budget is 160"), "its layers'"
+    arguments = model(40, width=32, features=7)
+    with on_host():
+        torch.testing.assert_close(
+            kernels.dlrm_forward(*arguments, backend="cuda"), kernels.dlrm_forward(*arguments, backend="eager")
+        )
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -73,8 +73,9 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     for dtype, form in itertools.product(("float32", "bfloat16"), ("functional", "backward")):
         yield _cell("few", form, 128, 128, dtype)
     if not quick:
-        for form in ("functional", "backward"):
-            yield _cell("half", form, ROWS[0], COLUMNS[0], "bfloat16", ("eager", "triton", "cuda"))
+        for rows, columns in ((65536, 16), (2048, 16), (2048, 128)):
+            for form in ("functional", "backward"):
+                yield _cell("half", form, rows, columns, "bfloat16", ("eager", "triton", "cuda"))
     labels = {"rows": 64, "features": FEATURES, "columns": 16, "dtype": "float32"}
     inputs = lambda draw, ids: (draw(64, 16), draw(64, FEATURES, 16))  # noqa: E731
     yield from calls(OP, labels, inputs, ("dense", "sparse"), (), ("functional", "with a gradient"))

@@ -142,9 +142,13 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     for (long long rows : {0, 1}) at({rows, 16}, {26, 1});
     at({5, 0}, {4, 1});
     at({2, 4}, {150, 1});  // more pairs than a block's threads
-    op::Limits nothing, little, tiled;
+    op::Limits nothing, little, tiled, many;
     nothing.threads = 0;
-    tiled.bulk_blocks = -1;
+    tiled.bulk_blocks = many.bulk_blocks = -1;
+    many.enough_blocks = 0;
+    check<T>(report, {8, 16}, {40, 16}, functions, many, ", as of many rows");
+    check<T>(report, {35, 16}, {26, 1}, functions, many, ", as of many rows");
+    check<T>(report, {7, 130}, {9, 4}, functions, many, ", as of many rows");
     for (const Pairs& pairs : {Pairs{26, 1}, Pairs{26, 16}})
         check<T>(report, {35, 16}, pairs, functions, tiled, ", tiled");
     little.shared = 8 * 1024;  // a row or two of a block, also in float64

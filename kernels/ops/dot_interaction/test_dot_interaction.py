@@ -1,25 +1,66 @@
 """dot_interaction against eager, on every backend that this machine has."""
 
+import functools
+import importlib
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from ... import runtime
 from ...check import Call, Case, check, check_gradients, gradients
 from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...measure import bench
+from . import eager
 from .eager import width
 from .module import DotInteraction
 from .op import dot_interaction
+from .spec import SPEC
 
 
 def of_shape(rows, features, columns, pad_to=1, dtype=torch.float32, layout="contiguous") -> Call:
     case = Case((rows, columns), dtype, layout)
     dense, sparse = case.tensor(1, DEVICE), case.tensor(2, DEVICE, (rows, features, columns))
     return Call(f"{rows} rows, {features} features of {columns}, to {pad_to}", (dense, sparse), (pad_to,))
+
+
+def by_tf32x3(dense: torch.Tensor, sparse: torch.Tensor, pad_to: int) -> torch.Tensor:
+    """Of one sparse vector a row, by tl.dot's products for input_precision="tf32x3", added up exactly."""
+
+    def split(x):
+        high = ((x.view(torch.int32) + 0x1000) >> 13 << 13).view(torch.float32)  # cvt.rna.tf32.f32
+        return high.double(), ((x - high).view(torch.int32) >> 13 << 13).view(torch.float32).double()  # mma cuts
+
+    if dense.dtype != torch.float32:
+        return eager.dot_interaction(dense, sparse, pad_to)
+    (a, small_a), (b, small_b) = split(dense), split(sparse[:, 0])
+    small = (small_a * b + a * small_b).sum(1, keepdim=True)
+    product = small.where(~small.isnan(), 0.0) + (a * b).sum(1, keepdim=True)
+    return torch.cat([dense, product.float()], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fits"),
+    [(1.0, 1.0, True), (2.0**-100, 2.0**60, True), (math.inf, 1.0, True),
+     (torch.finfo(torch.float32).max, 1e-10, False), (2.0**-125, 2.0**60, False), (math.inf, 1e-45, False)],
+)
+def test_tf32x3_is_full_float32_of_usual_numbers_alone(first, second, fits):
+    """Why the Triton kernel multiplies with "ieee": by what the op itself is held to."""
+    generator = torch.Generator().manual_seed(1)
+    mantissas = (1 + torch.rand(2, 99, 3, generator=generator)) / 2  # so that no product overflows
+    tensors = mantissas[0] * first, (mantissas[1] * second).unsqueeze(1)
+    if not fits:  # one product, of the number itself
+        tensors = tuple(tensor[..., :1].clone() for tensor in tensors)
+        tensors[0][0], tensors[1][0] = first, second
+    call = Call("", tensors, (1,))
+    spec = replace(SPEC, calls=lambda case, device: [call])
+    expected = nullcontext() if fits else pytest.raises(AssertionError, match="wrong")
+    with expected:
+        check("dot_interaction", by_tf32x3, cases=[Case((99, 3))], spec=spec)
 
 
 class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
@@ -50,6 +91,14 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         columns, pads = (1, 3, 16, 17, 64, 128, 130), (1, 4, 16)
         self.hold(backend, [of_shape(7, features, c, pads[i % 3]) for i, c in enumerate(columns)])
         self.hold(backend, [of_shape(rows, features, 16, 16) for rows in (1, 129)])
+
+    @pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+    def test_a_row_a_program(self, monkeypatch):
+        """As float32 is computed on a GPU."""
+        launcher = importlib.import_module("kernels.ops.dot_interaction.triton_launch")
+        monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, by_row=True))
+        cases = Case((2, 17), values="special"), Case((2, 64), layout="misaligned", every_option=False)
+        check(self.op, self.function("triton"), cases=cases)
 
     @kernel_backend
     def test_more_vectors_than_are_held(self, backend):
@@ -84,8 +133,8 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         for before, after in zip(clean, results, strict=True):
             assert torch.equal(before[others], after[others])
         assert torch.equal(results[0].isnan(), self.function("eager")(dense, sparse).isnan())
-        for got, eager in zip(results[1:], want, strict=True):
-            assert torch.equal(got.isfinite(), eager.isfinite())
+        for got, wanted in zip(results[1:], want, strict=True):
+            assert torch.equal(got.isfinite(), wanted.isfinite())
 
     @kernel_backend
     def test_gradients_of_one_argument(self, backend):

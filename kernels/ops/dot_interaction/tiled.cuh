@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(most_threads, blocks)
 
 // -------------------------------------------------------------------------------------------------------- backward
 
-// A thread computes `slice` columns of the gradients of `tile` vectors of a row.
+// A thread computes `slice` columns of the gradients of `tile` vectors of a row. Each `depth` columns are a gradient for
+// themselves: blockIdx.y takes those that it counts, and goes on with every gridDim.y'th.
 template <class T, int depth>
 __global__ void __launch_bounds__(most_threads, blocks)
     tiled_backward(const T* __restrict__ grad, const T* __restrict__ dense, const T* __restrict__ sparse,
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(most_threads, blocks)
         load_gradients<widest<T>>(gradients, grad, count, s);
     else
         load_gradients<1>(gradients, grad, count, s);
-    for (int start = 0; start < s.columns; start += depth) {
+    for (int start = int(blockIdx.y) * depth; start < s.columns; start += int(gridDim.y) * depth) {
         if (s.whole)
             load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
         else
@@ -185,6 +186,8 @@ struct TiledLimits {
     int threads = most_threads;    // of a block, at most; 0: no row fits, and the plain kernels run
     long long shared = 55 * 1024;  // bytes of a block, at most: four of them in a multiprocessor's 228 KB
     int depth = 0;                 // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
+    // Blocks of a backward, two for each of an H200's processors: fewer rows than fill so many are cut smaller.
+    long long enough_blocks = 264;
 };
 
 struct Cut {
@@ -209,6 +212,23 @@ inline Shape shape_of(long long rows, long long features, long long columns, lon
     return {rows, int(features), int(columns), int(width), block_rows, whole && columns % widest<T> == 0, whole_out,
             Columns<unsigned>(features + 1), Columns<unsigned>(columns ? columns : 1),
             Columns<unsigned>(packs ? packs : 1)};
+}
+
+// The cut of a backward: of few rows, blocks take fewer columns, then fewer rows, until there are enough blocks.
+// slices: blocks for the columns of a row.
+template <class Bytes>
+inline Cut cut_few(long long rows, long long tasks_of_row, int most_slices, TiledLimits limits, Bytes bytes,
+                   unsigned& slices) {
+    auto blocks = [&](long long block_rows) { return (rows + block_rows - 1) / block_rows; };
+    Cut c = cut(tasks_of_row, limits, bytes);
+    slices = 1;
+    if (!c.block_rows) return c;
+    while (blocks(c.block_rows) * slices < limits.enough_blocks && 2 * int(slices) <= most_slices) slices *= 2;
+    while (blocks(c.block_rows) * slices < limits.enough_blocks && c.block_rows > 1) {
+        limits.threads = int(c.block_rows / 2 * tasks_of_row);
+        c = cut(tasks_of_row, limits, bytes);
+    }
+    return c;
 }
 
 // Whether 32 bits are enough to count the elements of a row; a block has few rows, so they are enough for a block too.
@@ -242,16 +262,17 @@ cudaError_t launch_tiled_backward(const T* grad, const T* dense, const T* sparse
                                   cudaStream_t stream, const TiledLimits& limits, bool& fits) {
     if (!(fits = narrow_rows(features, columns))) return cudaSuccess;
     long long n = sides(int(features)), slack = triangle(int(n) * tile) - triangle(int(features) + 1) + tile;
-    Cut c = cut(n * (depth / slice), limits, [&](long long r) {
+    unsigned slices = 1;
+    Cut c = cut_few(rows, n * (depth / slice), int((columns + depth - 1) / depth), limits, [&](long long r) {
         return (r * (row_stride<depth>(int(features)) + width + padding<float>(int(width))) + slack) * 4;
-    });
+    }, slices);
     if (!(fits = c.block_rows > 0)) return cudaSuccess;
     auto kernel = tiled_backward<T, depth>;
     if (c.shared > 48 * 1024)
         if (cudaError_t error = set_shared_memory_limit(kernel, size_t(c.shared)); error != cudaSuccess) return error;
     bool whole = aligned(dense, sparse, grad_dense, grad_sparse);
     Shape s = shape_of<T>(rows, features, columns, width, c.block_rows, whole, aligned(grad));
-    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows));
+    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows), slices);
     return launch_kernel(kernel, grid, dim3(unsigned(c.threads)), size_t(c.shared), stream, grad, dense, sparse,
                          grad_dense, grad_sparse, s);
 }

@@ -7,9 +7,22 @@ from ...device.launch import cdiv, interpreted, next_power_of_2, triton_function
 functions = triton_functions(f"{__package__}.triton_kernel")
 
 
-def forward(dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, **cut: int) -> None:
-    """out [B, W] of dense [B, D] and sparse [B, F, D]."""
+def forward(
+    dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, by_row: bool | None = None, **cut: int
+) -> None:
+    """out [B, W] of dense [B, D] and sparse [B, F, D]. by_row: by row_kernel; None: in float32, where there are at most
+    32 vectors of at most 128 columns, and not interpreted, which takes its time by the program."""
     if out.numel() == 0:
+        return
+    rows, features, columns = sparse.shape
+    vectors, depth = next_power_of_2(features + 1), next_power_of_2(columns)
+    if by_row is None:
+        by_row = dense.itemsize == 4 and vectors <= 32 and depth <= 128 and not interpreted()
+    if by_row:
+        functions.row_kernel[(rows,)](
+            dense, sparse, out, rows, features, FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], VECTORS=vectors,
+            DEPTH=depth, COPIES=max(1, min(4, 2048 // (vectors * depth))), num_warps=max(1, vectors * depth // 2048),
+        )
         return
     constants = _constants(dense, sparse, out, 16 if dense.itemsize >= 4 else 32, **cut)
     blocks = cdiv(sparse.shape[1] + 1, constants["VECTORS"])

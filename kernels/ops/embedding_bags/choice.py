@@ -15,8 +15,8 @@ triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
 
 def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, *_) -> str:
     """What backend="auto" is for CUDA tensors. In the CUDA kernel threads that have done their bag go on with another;
-    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200. Eager where
-    neither runs, and of so many ids that their gradient cannot be sorted."""
+    in Triton's a tile of bags waits for its longest, which by the H200's record takes two to three times as long. Eager
+    where neither runs, and of so many ids that their gradient cannot be sorted."""
     if indices.numel() >= 2**31:
         return "eager"
     if offsets is not None and not is_compiling() and cuda_runs():

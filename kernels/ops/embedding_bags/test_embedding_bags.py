@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +21,11 @@ from ...check import Call, Case, check, check_gradients
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...check.interpreter import watched
 from ...check.memory import Guard, guarded
-from ...dispatch import input_errors
+from ...dispatch import cubin, input_errors, plan
+from ...inductor.machine_code import opcodes, registers, sass
 from . import eager
 from .choice import auto, cuda_runs, triton_runs
+from .op import OP
 from .spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
@@ -49,6 +53,31 @@ def ragged_ids(rows: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     features, offsets = draw_bags(generator, rows, len(HEIGHTS))
     return draw_ids(generator, features).to(DEVICE), offsets.to(DEVICE)
+
+
+@pytest.mark.slow
+def test_a_step_of_tritons_bags_waits_for_rows_alone(monkeypatch, tmp_path):
+    """Of sm_90's instructions: a step asks for a row four times and for an id once, before it adds anything."""
+    images = []
+
+    def function(kernel, device):
+        images.append(cubin.compiled(kernel, tmp_path))
+        return 0, images[-1]
+
+    monkeypatch.setattr(plan, "_function", function)
+    ids, offsets = ragged_ids(32)
+    arguments = tables_of(16), ROW_OFFSETS, ids, offsets, "sum", None, -1, "error"
+    plan.record(OP, "", arguments, OP.allocations("", arguments), arch=90)
+    image = Path(images[0].path).read_bytes()
+    if (lines := sass(image)) is None:
+        pytest.skip("Triton has no nvdisasm here")
+    rows = [i for i, line in enumerate(lines) if "LDG.E.128" in line]
+    assert len(rows) == 4
+    end = next(i for i in range(rows[-1], len(lines)) if "BRA" in lines[i])
+    step = [opcode for line in lines[rows[0] : end] for opcode in re.findall("LDG.E.64|LDG.E.128|FADD", line)]
+    assert step == ["LDG.E.128"] * 4 + ["LDG.E.64"] + ["FADD"] * 16
+    assert "STL" not in opcodes(lines)
+    assert registers(image) <= 64
 
 
 class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
@@ -228,6 +257,16 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         self.function(backend)(tables_of(5), ROW_OFFSETS, ragged - 100, offsets, out_of_range="count")
         kernels.check_ids(DEVICE, wait=True)
         assert kernels.out_of_range_count(DEVICE) == before + ids.numel() + len(ragged)
+
+    @every_backend
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_a_padding_is_not_counted_as_missing(self, backend, ragged):
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        ids.view(-1)[:3] = torch.tensor([99, -1, 99], device=DEVICE)  # which no table has
+        before = kernels.out_of_range_count(DEVICE)
+        self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets, "sum", None, 99, "count")
+        kernels.check_ids(DEVICE, wait=True)
+        assert kernels.out_of_range_count(DEVICE) == before + 1
 
     @GPU
     @kernel_backend
@@ -528,6 +567,13 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             arguments[position] = arguments[position].long()
             for actual, same in zip(gradients(*arguments), want, strict=True):
                 assert torch.equal(actual, same)
+
+    @INTERPRETED
+    def test_as_many_ids_ahead_as_on_a_gpu(self, monkeypatch):
+        launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
+        monkeypatch.setattr(launcher, "INTERPRETED", launcher.Limits())
+        cases = Case((7, 16), every_option=False), Case((9, 3), torch.bfloat16, every_option=False)
+        check(self.op, self.function("triton"), cases=cases)
 
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):

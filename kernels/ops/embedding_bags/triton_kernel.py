@@ -21,7 +21,7 @@ BAD_OFFSET: tl.constexpr = tl.constexpr(2)
 def table_of(first_ptr, features, mask):
     """(where the tables of these features begin, their heights)"""
     begin = tl.load(first_ptr + features, mask, other=0)
-    return begin, tl.load(first_ptr + features + 1, mask, other=0) - begin
+    return begin, tl.maximum(tl.load(first_ptr + features + 1, mask, other=0) - begin, 0)
 
 
 @triton.jit
@@ -31,8 +31,9 @@ def find(begin, height, ids, mask, rows, padding):
     ids = ids.to(tl.int64)
     found = begin + ids
     padded = (ids == padding) & (padding >= 0)
-    inside = mask & (ids >= 0) & (ids < height) & (found >= 0) & (found < rows) & (padded == 0)
-    return found, inside, padded
+    in_table = ids.to(tl.uint64) < height.to(tl.uint64)  # without a sign: one comparison tells of ids below 0, too
+    in_tables = found.to(tl.uint64) < tl.cast(rows, tl.uint64)
+    return found, mask & in_table & in_tables & (padded == 0), padded
 
 
 @triton.jit
@@ -77,86 +78,119 @@ def rows_kernel(
 
 
 @triton.jit
-def bag_bounds(offsets_ptr, bag, mask, bags, ids, report_ptr, TELLS: tl.constexpr):
-    """Where the ids of these bags begin and end, clamped to what can be read."""
+def bag_at(bag, batch, FEATURES: tl.constexpr, RAGGED: tl.constexpr):
+    """(the feature of bag number `bag`, its row of the output, which is [B F, D])"""
+    if not RAGGED:  # one id a bag, in the output's order
+        return bag % FEATURES, bag
+    feature = bag // batch
+    return feature, (bag - feature * batch) * FEATURES + feature
+
+
+@triton.jit
+def said_bounds(offsets_ptr, bag, mask, bags, ids):
+    """(where these bags begin, where they end, which begin, which end where they cannot), as their offsets say."""
     begin = tl.load(offsets_ptr + bag, mask, other=0).to(tl.int64)
     end = tl.load(offsets_ptr + bag + 1, mask, other=0).to(tl.int64)
     bad_begin = (begin < 0) | (begin > ids) | ((bag == 0) & (begin != 0))
     bad_end = (end < begin) | (end > ids) | ((bag == bags - 1) & (end != ids))
-    if TELLS:
-        where = mask & (bad_begin | bad_end) & (tl.program_id(1) == 0)
-        position, value = tl.where(bad_begin, bag, bag + 1), tl.where(bad_begin, begin, end)
-        write_report(report_ptr, where, BAD_OFFSET, 0, position.to(tl.int64), value)
-    begin = tl.minimum(tl.maximum(begin, 0), ids)
-    return begin, tl.minimum(tl.maximum(end, begin), ids)
+    return begin, end, mask & bad_begin, mask & bad_end
+
+
+@triton.jit
+def tell_offsets(report_ptr, offsets_ptr, bag, mask, bags, ids):
+    """Report the bad offsets of these bags."""
+    begin, end, bad_begin, bad_end = said_bounds(offsets_ptr, bag, mask, bags, ids)
+    position, value = tl.where(bad_begin, bag, bag + 1), tl.where(bad_begin, begin, end)
+    write_report(report_ptr, bad_begin | bad_end, BAD_OFFSET, 0, position.to(tl.int64), value)
 
 
 @triton.jit
 def bags_kernel(
     tables_ptr, first_ptr, indices_ptr, offsets_ptr, weights_ptr, out_ptr, found_ptr, report_ptr,
     bags, batch, ids, rows, padding,
-    FEATURES: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr, MISSING: tl.constexpr,
+    FEATURES: tl.constexpr, WIDTH: tl.constexpr, MODE: tl.constexpr, MISSING: tl.constexpr, WIDE: tl.constexpr,
     BAGS: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr,
 ):
     """BAGS bags × COLUMNS of their columns. Consecutive bags of a feature lie side by side, and so do their ids.
 
+    A step takes AHEAD ids of each bag, and finds the row of each: line k BAGS + b is id k of bag b. It asks for all of
+    these rows, then for the ids of the next step, and only then adds what has come; so a step takes as long as a row,
+    not as long as an id and its row. Each line has a sum of its own until the end. A maximum, where the order counts,
+    takes AHEAD = 1. What is wrong is counted in the loop and told behind it, for what tells of it keeps the loads of a
+    step behind the one before.
+
     found_ptr: for the backward of a maximum, instead of out_ptr: the position of the id that it comes from, -1 if from
-    none, [B F, D].
+    none, [B F, D]. WIDE: bags, ids and rows are counted in 64 bits.
     """
     dtype = tl.float64 if tables_ptr.dtype.element_ty == tl.float64 else tl.float32
-    bag = tl.program_id(0).to(tl.int64) * BAGS + tl.arange(0, BAGS)
-    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    index = tl.int64 if WIDE else tl.int32
+    first_bag = tl.program_id(0).to(index) * BAGS
+    line = tl.arange(0, AHEAD * BAGS)
+    bag, ahead = first_bag + line % BAGS, line // BAGS
     mask = bag < bags
-    if offsets_ptr is None:  # one id a bag, in the output's order
-        feature, out, begin = bag % FEATURES, bag, bag
-        end = begin + mask.to(tl.int64)
+    feature, _ = bag_at(bag, batch, FEATURES, offsets_ptr is not None)
+    if offsets_ptr is None:
+        position, left = bag.to(tl.int64), mask.to(index) - ahead
+        wrong = 0
     else:
-        feature = bag // batch
-        out = (bag - feature * batch) * FEATURES + feature
-        begin, end = bag_bounds(offsets_ptr, bag, mask, bags, ids, report_ptr, TELLS=out_ptr is not None)
-    in_columns = column < WIDTH
+        begin, end, bad_begin, bad_end = said_bounds(offsets_ptr, bag, mask, bags, ids)
+        wrong = tl.max((bad_begin | bad_end).to(tl.int32), axis=0)
+        position = tl.minimum(tl.maximum(begin, 0), ids)  # what can be read
+        left = (tl.minimum(tl.maximum(end, position), ids) - position).to(index) - ahead
+    position += ahead
     first, height = table_of(first_ptr, feature, mask)
-    # Of each bag: where its first id that is out of range stands, and how many are. What is told within the loop would
-    # keep the loads of an iteration behind the one before.
-    bad, missing = tl.full([BAGS], -1, tl.int64), tl.zeros([BAGS], tl.int32)
-    total = tl.zeros([BAGS, COLUMNS], dtype)
-    winner = tl.full([BAGS, COLUMNS], -1, tl.int64)
-    counted = tl.zeros([BAGS], tl.int64)
-    for step in range(0, tl.max(end - begin, axis=0), AHEAD):
-        for ahead in tl.static_range(AHEAD):
-            position = begin + step + ahead
-            more = position < end
-            id_ = tl.load(indices_ptr + position, more, other=0)
-            row, inside, padded = find(first, height, id_, more, rows, padding)
-            where = more & (inside == 0) & (padded == 0)
-            if MISSING == "error":
-                bad = tl.where(where & (bad < 0), position, bad)
-            elif MISSING == "count":
-                missing += where.to(tl.int32)
-            read = inside[:, None] & in_columns
-            value = tl.load(tables_ptr + row[:, None] * WIDTH + column, read, other=0.0).to(dtype)
-            counts = more & (padded == 0)
-            if MODE == "max":
-                # A NaN stays only if it comes first, as in PyTorch.
-                better = counts[:, None] & ((counted == 0)[:, None] | (value > total))
-                total = tl.where(better, value, total)
-                winner = tl.where(better, tl.where(inside, position, -1)[:, None], winner)
-            else:
-                if weights_ptr is not None:
-                    value *= tl.load(weights_ptr + position, inside, other=0.0).to(dtype)[:, None]
-                total += tl.where(counts[:, None], value, 0.0)
-            counted += counts.to(tl.int64)
-    is_told = tl.program_id(1) == 0
-    if MISSING == "error":
-        where = (bad >= 0) & is_told
-        ids_there = tl.load(indices_ptr + bad, where, other=0)
-        write_report(report_ptr, where, BAD_ID, feature.to(tl.int64), bad, ids_there.to(tl.int64))
-    elif MISSING == "count":
-        count_report(report_ptr, tl.where(is_told, missing, 0))
-    stored = mask[:, None] & in_columns
+    steps = tl.max(left, axis=0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros([AHEAD * BAGS, COLUMNS], dtype)
+    winner = tl.full([AHEAD * BAGS, COLUMNS], -1, tl.int64)
+    counted, missed = tl.zeros([AHEAD * BAGS], index), tl.zeros([AHEAD * BAGS], tl.int32)
+    asked = tl.load(indices_ptr + position, left > 0, other=0)
+    for step in range(0, steps, AHEAD):
+        more = step < left
+        row, inside, padded = find(first, height, asked, more, rows, padding)
+        row = tl.where(inside, row, -1).to(index)[:, None]
+        read = row >= 0
+        if WIDTH % COLUMNS != 0:
+            read = read & (column < WIDTH)
+        values = tl.load(tables_ptr + row.to(tl.int64) * WIDTH + column, read, other=0.0).to(dtype)
+        if weights_ptr is not None:
+            values *= tl.load(weights_ptr + position + step, inside, other=0.0).to(dtype)[:, None]
+        asked = tl.load(indices_ptr + position + (step + AHEAD), step + AHEAD < left, other=0)
+        counts = more & (padded == 0)
+        missed += (counts & (inside == 0)).to(tl.int32)
+        if MODE == "max":
+            # A NaN stays only if it comes first, as in PyTorch.
+            better = counts[:, None] & ((counted == 0)[:, None] | (values > total))
+            total = tl.where(better, values, total)
+            winner = tl.where(better, tl.where(inside, position + step, -1)[:, None], winner)
+        else:  # what has no row is zeros
+            total += values
+        counted += counts.to(index)
+    bag = first_bag + tl.arange(0, BAGS)
+    stored = (bag < bags)[:, None]
+    if WIDTH % COLUMNS != 0:
+        stored = stored & (column < WIDTH)
+    _, out = bag_at(bag, batch, FEATURES, offsets_ptr is not None)
+    out = out.to(tl.int64)[:, None] * WIDTH + column
     if found_ptr is not None:
-        tl.store(found_ptr + out[:, None] * WIDTH + column, winner, stored)
+        tl.store(found_ptr + out, winner, stored)
     if out_ptr is not None:
+        total = tl.sum(tl.reshape(total, [AHEAD, BAGS, COLUMNS]), axis=0)
         if MODE == "mean":
-            total = tl.where((counted > 0)[:, None], total / tl.maximum(counted, 1).to(dtype)[:, None], 0.0)
-        tl.store(out_ptr + out[:, None] * WIDTH + column, total, stored, cache_modifier=".cs")
+            count = tl.sum(tl.reshape(counted, [AHEAD, BAGS]), axis=0)
+            total = tl.where((count > 0)[:, None], total / tl.maximum(count, 1).to(dtype)[:, None], 0.0)
+        tl.store(out_ptr + out, total, stored, cache_modifier=".cs")
+        if MISSING != "zero":
+            wrong += tl.max(missed, axis=0)
+        if (tl.program_id(1) == 0) & (wrong > 0):
+            if offsets_ptr is not None:
+                tell_offsets(report_ptr, offsets_ptr, bag, bag < bags, bags, ids)
+            if MISSING == "count":
+                count_report(report_ptr, missed)
+            elif MISSING == "error":
+                for step in range(0, steps, AHEAD):
+                    more = step < left
+                    again = tl.load(indices_ptr + position + step, more, other=0)
+                    row, inside, padded = find(first, height, again, more, rows, padding)
+                    where = more & (inside == 0) & (padded == 0)
+                    tell(report_ptr, where, again, feature, position + step, MISSING)

@@ -19,18 +19,19 @@ class Limits:
     """Constants to tune, and those that a test makes small.
 
     warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: four loads of 16 bytes
-    on their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the
-    rows before it adds (ahead); its program has few warps (bags_warps), for it takes as long as its longest bag: of
-    16384 × 26 bags 162 µs on an H200, and 224 with 4 warps and 4 ids ahead. The backward's: zeros of a program
-    (block); elements of sums (sums), each of a chunk of sorted ids. wide_size: elements of output from which on
-    indices have 64 bits.
+    on their way at once. Of bags a program takes bags_bytes a thread, and asks for the rows of `ahead` ids of each bag
+    before it adds the first; it has few warps (bags_warps), for it takes as long as its longest bag. 8 bags of 64 bytes
+    and 4 ids are 32 lines, one for each lane of the one warp; of narrow rows it takes no more than 64 (lines), each of
+    which takes registers. The backward's: zeros of a program (block); elements of sums (sums), each of a chunk of
+    sorted ids. wide_size: elements of output, ids or rows from which on indices have 64 bits.
     """
 
     warps: int = 4
     bytes_of_a_thread: int = 64
     bags_warps: int = 1
     bags_bytes: int = 16
-    ahead: int = 2
+    ahead: int = 4
+    lines: int = 64
     block: int = 1024
     sums: int = 128
     chunk: int = 64
@@ -38,7 +39,7 @@ class Limits:
 
 
 # The interpreter's time goes by the program, and by the step of a loop.
-INTERPRETED = Limits(bytes_of_a_thread=2**12, bags_bytes=2**14, ahead=2, block=2**16, sums=2**16, chunk=16)
+INTERPRETED = Limits(bytes_of_a_thread=2**12, bags_bytes=2**14, ahead=2, lines=2**13, block=2**16, sums=2**16, chunk=16)
 
 
 def _limits() -> Limits:
@@ -83,12 +84,16 @@ def _bags(
     bags = indices.numel() if offsets is None else len(offsets) - 1
     if bags * width == 0:
         return
-    columns, rows = _tile(width, limits.bags_warps * 32 * limits.bags_bytes // tables.itemsize)
-    kernels.bags_kernel[(cdiv(bags, rows), cdiv(width, columns))](
+    columns, each = _tile(width, limits.bags_warps * 32 * limits.bags_bytes // tables.itemsize)
+    ahead = 1 if mode == "max" or offsets is None else limits.ahead
+    each = min(each, max(1, limits.lines // ahead))
+    wide = limits.wide_size - max(ahead, each)  # a step, or a program, may end beyond what there is
+    kernels.bags_kernel[(cdiv(bags, each), cdiv(width, columns))](
         tables, row_offsets, indices, offsets, weights, out, found, report,
         bags, bags // features, indices.numel(), tables.shape[0], padding,
-        FEATURES=features, WIDTH=width, MODE=mode, MISSING=out_of_range, BAGS=rows, COLUMNS=columns,
-        AHEAD=limits.ahead, num_warps=limits.bags_warps,
+        FEATURES=features, WIDTH=width, MODE=mode, MISSING=out_of_range,
+        WIDE=indices.numel() >= wide or max(bags, tables.shape[0]) >= wide,
+        BAGS=each, COLUMNS=columns, AHEAD=ahead, num_warps=limits.bags_warps,
     )
 
 

@@ -9,13 +9,15 @@ for each row of a key 2 · row + 1 (what an even key is of names no row). Bytes:
 once an occurrence, each distinct row and its state in and out. No gradient of a table is ever in memory, and no sum is
 made by atomics: the order of every sum hangs on keys, N and D alone.
 
-The sorted occurrences are cut into chunks of CHUNK; a program takes a chunk and the next one, [2 · CHUNK, D], for a row
-that begins in a chunk is finished by its program. A scan down the tile, which starts anew where a row begins, leaves a
-row's gradient where the row ends. The names are those of kernel.cuh, whose header has a table of who sums what: a
-chunk is within a row that began before the chunk and fills it. The program of such a chunk stores the chunk's sum as a
-part of the row, and so does the program of the chunk in which the row begins, if the next one is within it. finish
-adds the parts up, in order, and after them the row's occurrences behind its last whole chunk. Of those the CUDA kernel
-makes a part too (previous_within).
+The sorted occurrences are cut into tiles of CHUNK, and a program takes each. A scan down the tile, which starts anew
+where a row begins, leaves a row's gradient where the row ends. What a program has of a row is one of three:
+
+    the row begins and ends in the tile           walk updates it
+    it came from the tile before, and ends here   its sum is the tile's head
+    it goes on in the next tile                   its sum so far is the tile's tail, wherever it began
+
+finish takes a program a tile, too: where a row that came ends, it adds the head and the tails before it, PARTS at once,
+and updates the row. So a row of 60,000 occurrences, which tables of three rows have, takes no longer than others.
 """
 
 import triton
@@ -74,71 +76,55 @@ def _restart(starts_a, a, starts_b, b):
 @triton.jit(do_not_specialize=["count"])
 def walk(
     tables_ptr, state_ptr, keys_ptr, positions_ptr, grad_ptr, bags_ptr, lengths_ptr, weights_ptr, learning_rate, eps,
-    partials_ptr, count,
+    heads_ptr, tails_ptr, count,
     RULE: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    number = tl.program_id(0)
-    first = number.to(tl.int64) * CHUNK
-    last = tl.minimum(first + CHUNK, count) - 1
-    next_last = tl.minimum(last + CHUNK, count - 1)
-    before = tl.load(keys_ptr + first - 1, first > 0, other=-1)
-    tail = tl.load(keys_ptr + last)
-    within = before == tail
-    next_within = (next_last > last) & (tl.load(keys_ptr + next_last) == tail)
-    n = first + tl.arange(0, 2 * CHUNK)
+    tile = tl.program_id(0).to(tl.int64)
+    line = tl.arange(0, CHUNK)
+    n = tile * CHUNK + line
     key = tl.load(keys_ptr + n, n < count, other=-1)
-    following = tl.load(keys_ptr + n + 1, n + 1 < count, other=-1)
-    previous = tl.load(keys_ptr + n - 1, (n > 0) & (n - 1 < count), other=-1)
-    of_chunk = (n <= last) & (within | (key != before))
-    of_next = (n > last) & (n <= next_last) & (key == tail) & ~(within | next_within)
-    mine = (key % 2 == 1) & (of_chunk | of_next)
+    before = tl.load(keys_ptr + n - 1, (n > 0) & (n <= count), other=-1)
+    after = tl.load(keys_ptr + n + 1, n + 1 < count, other=-1)
+    left = tl.load(keys_ptr + tile * CHUNK - 1, tile > 0, other=-1)
+    mine = key % 2 == 1
     columns = tl.arange(0, BLOCK)[None, :]
     mask = columns < WIDTH
     g = _gradients(
         grad_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, n, mine, columns, mask, WIDTH=WIDTH
     )
-    starts = tl.broadcast_to((key != previous).to(tl.int32)[:, None], [2 * CHUNK, BLOCK])
+    starts = tl.broadcast_to((key != before).to(tl.int32)[:, None], [CHUNK, BLOCK])
     _, g = tl.associative_scan((starts, g), 0, _restart)
-    updates = mine & (key != following) & ~within
+    ends = mine & (key != after)
+    updates, heads, tails = ends & (key != left), ends & (key == left), mine & (line == CHUNK - 1) & (key == after)
     _update(tables_ptr, state_ptr, key // 2, g, updates, columns, mask, learning_rate, eps, RULE=RULE, WIDTH=WIDTH)
-    keeps_part = (n == last) & (tail % 2 == 1) & (within | next_within)
-    offsets = number.to(tl.int64) * WIDTH + columns + tl.zeros([2 * CHUNK, 1], tl.int32)
-    tl.store(partials_ptr + offsets, g, keeps_part[:, None] & mask)
+    part = tile * WIDTH + columns + tl.zeros([CHUNK, 1], tl.int32)
+    tl.store(heads_ptr + part, g, heads[:, None] & mask)
+    tl.store(tails_ptr + part, g, tails[:, None] & mask)
 
 
-@triton.jit(do_not_specialize=["count", "chunks"])
+@triton.jit(do_not_specialize=["count"])
 def finish(
-    tables_ptr, state_ptr, keys_ptr, positions_ptr, grad_ptr, bags_ptr, lengths_ptr, weights_ptr, learning_rate, eps,
-    partials_ptr, count, chunks,
-    RULE: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    tables_ptr, state_ptr, keys_ptr, heads_ptr, tails_ptr, learning_rate, eps, count,
+    RULE: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):
-    """For the chunk whose last row fills the next chunk: the sums of that row's chunks, and what is behind them."""
-    number = tl.program_id(0).to(tl.int64)
-    first = number * CHUNK
-    last = tl.minimum(first + CHUNK, count) - 1
-    next_last = tl.minimum(last + CHUNK, count - 1)
-    tail = tl.load(keys_ptr + last)
-    within = tl.load(keys_ptr + first - 1, first > 0, other=-1) == tail
-    if (tail % 2 == 1) & (next_last > last) & (tl.load(keys_ptr + next_last) == tail) & ~within:
+    """For the tile in which a row of several ends: the sums of the row's tiles."""
+    tile = tl.program_id(0).to(tl.int64) + 1
+    next_tile = (tile + 1) * CHUNK
+    key = tl.load(keys_ptr + tile * CHUNK)
+    before = tl.load(keys_ptr + tile * CHUNK - 1)
+    after = tl.load(keys_ptr + next_tile, next_tile < count, other=-1)
+    if (key % 2 == 1) & (key == before) & (key != after):  # the row came, and does not go on
         columns = tl.arange(0, BLOCK)[None, :]
         mask = columns < WIDTH
-        g = tl.zeros([CHUNK, BLOCK], tl.float32)
-        chunk = number
+        total = tl.load(heads_ptr + tile * WIDTH + columns, mask, other=0.0)
         more = True
         while more:
-            j = chunk + tl.arange(0, CHUNK)
-            ends = tl.minimum(j * CHUNK + CHUNK, count) - 1
-            holds = (j < chunks) & (tl.load(keys_ptr + ends, j < chunks, other=-1) == tail)
-            g += tl.load(partials_ptr + j[:, None] * WIDTH + columns, holds[:, None] & mask, other=0.0)
-            held = tl.sum(holds.to(tl.int32), axis=0)
-            chunk += held
-            more = held == CHUNK
-        n = chunk * CHUNK + tl.arange(0, CHUNK)
-        mine = (n < count) & (tl.load(keys_ptr + n, n < count, other=-1) == tail)
-        g += _gradients(
-            grad_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, n, mine, columns, mask, WIDTH=WIDTH
-        )
-        total = tl.sum(g, axis=0, keep_dims=True)
+            part = tile - 1 - tl.arange(0, PARTS)
+            same = tl.load(keys_ptr + (part + 1) * CHUNK - 1, part >= 0, other=-1) == key
+            parts = tl.load(tails_ptr + part[:, None] * WIDTH + columns, same[:, None] & mask, other=0.0)
+            total += tl.sum(parts, axis=0, keep_dims=True)
+            tile -= PARTS
+            more = tl.min(same.to(tl.int32), axis=0) == 1
         one = tl.full([1], 1, tl.int32) == 1
-        row = tl.full([1], 0, tl.int64) + tail // 2
+        row = tl.full([1], 0, tl.int64) + key // 2
         _update(tables_ptr, state_ptr, row, total, one, columns, mask, learning_rate, eps, RULE=RULE, WIDTH=WIDTH)

@@ -16,17 +16,26 @@ def forward(
         return
     block = launch.next_power_of_2(columns)
     length = chunk or chunk_of(block)
-    chunks = launch.cdiv(count, length)
-    partials = launch.empty((chunks, columns), torch.float32, tables)
-    tensors = tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, eps, partials, count
-    # 32 elements of the tile [2 · length, block] a thread, where that makes no more than 32 warps.
-    warps = min(32, max(1, 2 * length * block // 1024))
-    constants = dict(RULE=rule, WIDTH=columns, CHUNK=length, BLOCK=block, num_warps=warps)
-    kernels.walk[(chunks,)](*tensors, **constants)
-    if chunks > 1:
-        kernels.finish[(chunks,)](*tensors, chunks, **constants)
+    tiles = launch.cdiv(count, length)
+    heads, tails = (launch.empty((tiles, columns), torch.float32, tables) for _ in range(2))
+    constants = dict(RULE=rule, WIDTH=columns, CHUNK=length, BLOCK=block)
+    kernels.walk[(tiles,)](
+        tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, eps, heads, tails, count,
+        **constants, num_warps=warps_of(length * block, 4),
+    )
+    if tiles > 1:
+        parts = max(1, min(64, 4096 // block))
+        kernels.finish[(tiles - 1,)](
+            tables, state, keys, heads, tails, learning_rate, eps, count,
+            **constants, PARTS=parts, num_warps=warps_of(parts * block, 2),
+        )
 
 
 def chunk_of(block: int) -> int:
-    """Occurrences a program, for rows of `block` elements, a power of two: a tile of 4096 elements, or of two rows."""
-    return max(1, min(32, 2048 // block))
+    """Occurrences a tile, for rows of `block` elements, a power of two: 64, or up to 2048 elements, or one row."""
+    return max(1, min(64, 2048 // block))
+
+
+def warps_of(elements: int, few: int) -> int:
+    """`few` warps where each has 256 elements at least; as many as have 1024 each, up to 32, where that is more."""
+    return min(32, max(1, min(few, elements // 256), elements // 1024))

@@ -10,6 +10,9 @@ rows of x are that wide too, and filling them up is not timed: whoever writes x 
 does when it is asked to, and ours get the same rows of 368. "padded in the call" is for the caller whose rows come with
 367: there torch.compile fills them up in each call. Ours take the bottom MLP's 13 columns as they are.
 
+The part "tiles" is the bottom MLP of many rows, whose layers stay on the chip, beside the same op with what is between
+the layers in a workspace: tiles.py chooses by the number of rows.
+
 The part "bandwidth" is the bottom MLP, whose times stand in the READMEs. The parts "… autotuned" come last:
 max-autotune takes minutes to choose. `--without max-autotune` leaves them out.
 """
@@ -28,18 +31,20 @@ from torch import Tensor
 from ...check import Call, Spec
 from ...measure.cells import OURS, Calls, Cell, in_precision
 from ...measure.judge import AtMost, CallWithin, NeverSlower
-from . import eager, packing
+from . import eager, packing, tiles, triton_launch
 from .op import fused_mlp
 from .spec import Layers
 
 OP = "fused_mlp"
 BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)
 ROWS = (128, 2048, 16384)
+MANY = (4352, 8448, 16384, 65536)  # around the numbers of rows from which on layers stay on the chip
 CURVE = (8192, 65536)  # with ROWS the curve on which products of their own overtake
 PADDED, IN_THE_CALL = ", padded", ", padded in the call"  # behind a peer's name: how its rows are filled up
 NAMES = ("eager", "eager, padded", "torch.compile", "torch.compile, padded", "triton", "cuda")
 AUTOTUNED = ("max-autotune", "max-autotune, padded", "triton", "cuda")
 FUSED = ("triton", "cuda", "auto")
+ON_CHIP, WORKSPACE = "on the chip", "through a workspace"  # which tile Triton's kernel takes, whatever the rows
 SHOWN = {"widths": "13-512-256-64-16", "rows": 2048}
 PROCESSOR = 112e9  # bytes a second from the L2 cache to one processor: 64 a cycle of 1.755 GHz
 # Shares of torch.compile's time, padded or not, whichever is less; "autotuned" compares with max-autotune alike.
@@ -133,6 +138,20 @@ def _built(name: str, widths: str, options: tuple, trained: bool = False) -> Cal
     return build
 
 
+def _of_tile(name: str, widths: str, options: tuple) -> Callable:
+    """`_built` of Triton's kernel with one of the two kinds of tile."""
+
+    def run(x: Tensor, narrow: Tensor, packed: Tensor) -> Tensor:
+        rows, outputs = len(narrow), packing.layers(widths)[-1].outputs
+        dtype = narrow.dtype
+        tile = tiles.on_chip_tile(dtype) if name == ON_CHIP else tiles.tile_of(rows, dtype, options[-1])
+        out = narrow.new_empty(rows, outputs)
+        triton_launch.forward(narrow, packed, widths, *options, False, out, narrow.new_empty(0), tile=tile)
+        return out
+
+    return lambda: run
+
+
 def _cell(
     part: str, widths: Sequence[int], rows: int, dtype: str, names: Sequence[str], precision: str = "tf32", **more
 ) -> Cell:
@@ -149,7 +168,11 @@ def _cell(
         OP, part, "functional",
         {"widths": text, "rows": rows, "dtype": dtype, "precision": precision, "floor": f"floor {floor} µs"},
         inputs=inputs,
-        implementations={name: _built(name, text, options, part == "training") for name in names},
+        implementations={
+            name: _of_tile(name, text, options) if name in (ON_CHIP, WORKSPACE)
+            else _built(name, text, options, part == "training")
+            for name in names
+        },
         options=(text, *options),
         shared=functools.partial(_draw_buffer, widths),
         bytes=eager.forward_bytes(rows, widths, element),
@@ -199,6 +222,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
     for widths in (BOTTOM, TOP):
         yield _cell("ieee", widths, 2048, "float32", ("eager", "eager, padded", "triton", "cuda"), "ieee")
         yield _cell("training", widths, 2048, "float32", NAMES)
+    for dtype, rows in itertools.product(("float32", "bfloat16"), MANY):
+        yield _cell("tiles", BOTTOM, rows, dtype, ("eager", "eager, padded", "triton", ON_CHIP, WORKSPACE))
     for rows in CURVE:
         for widths in (BOTTOM, TOP):
             yield _cell("curve", widths, rows, "float32", NAMES)

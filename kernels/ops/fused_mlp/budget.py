@@ -1,6 +1,7 @@
 """What of a fused MLP lies on a chip, by its widths, the tile and the dtype: whether a configuration fits.
 
-    registers      rows · columns · 4            the sums of a tile, while a layer is added up
+    registers      rows · columns · 4            the sums of a tile, while a layer is added up (`stays_on_chip` counts
+                                                 what there is beside them where they stay for the next layer)
     shared memory  stages · (rows + columns) · depth · itemsize      the operands on their way to the product
     L2 cache       programs · rows · Σ P(N_l) · itemsize             what is between the layers, of all programs at once
 
@@ -22,6 +23,10 @@ from .packing import Layer, elements, layers, padded
 PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
 L2 = 50 * 2**20  # bytes of an H100's L2 cache
+WHOLE = REGISTERS // 4  # bytes of a weight that is multiplied whole: it passes through registers to shared memory
+# Bytes of registers for addresses, masks and the loop, where what is between the layers stays in registers too. ptxas
+# spills nothing of MLPs that leave so many (test_tiles.py), and some of 64-512-256-64-16 in tf32, which leaves 32 KB.
+OWN = 56 * 1024
 NARROW = 64  # columns of a first layer that is computed within the second one's loop
 MOST_CUDA_LAYERS = 16
 
@@ -35,7 +40,8 @@ class Tile:
     """How a launch cuts the work.
 
     rows: of a program at once. columns: of a layer that are added up at once. stages: steps of a product's loop that
-    are in shared memory at once. budget: bytes of a step's operands. warps: of a program.
+    are in shared memory at once. budget: bytes of a step's operands. warps: of a program. on_chip: whether what is
+    between the layers stays in registers, as it can where `stays_on_chip`.
     """
 
     rows: int
@@ -43,6 +49,7 @@ class Tile:
     stages: int
     budget: int
     warps: int
+    on_chip: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,36 @@ def is_chained(parts: Sequence[Layer], narrow: int = NARROW) -> bool:
     return len(parts) > 1 and parts[0].inputs <= narrow and parts[0].outputs > 1 and parts[1].outputs > 1
 
 
+def whole_columns(layer: Layer, columns: int, itemsize: int) -> int:
+    """How many columns of a layer are multiplied at once, of rows in registers: all, if their weight is no more than
+    WHOLE. Else, two parts of a weight being on their way at once, what half of that holds, and at least 16."""
+    most = WHOLE // (block(layer.inputs, 0, columns) * itemsize)
+    width = block(layer.outputs, 0, columns)
+    return width if width <= most else max(16, most // 2)
+
+
+def stays_on_chip(parts: Sequence[Layer], tile: Tile, dtype: torch.dtype, narrow: int = NARROW) -> bool:
+    """Whether what an MLP's layers give can stay in a program's registers: the first is computed within the second
+    one's loop, the others have all columns at once, and but for the last a whole weight. They hold the sums of one
+    layer, a weight, and x."""
+    if not is_chained(parts, narrow) or max(layer.outputs for layer in parts[1:]) > tile.columns:
+        return False
+    size, widths = dtype.itemsize, [whole_columns(layer, tile.columns, dtype.itemsize) for layer in parts[2:]]
+    if any(width < layer.outputs for layer, width in zip(parts[2:-1], widths, strict=False)):
+        return False
+    sums = tile.rows * max(block(layer.outputs, 0, tile.columns) for layer in parts[1:]) * max(size, 4)
+    x = tile.rows * block(parts[0].inputs, 0, NARROW) * size
+    return sums + _whole(parts, tile, size) + x <= REGISTERS - OWN
+
+
+def _whole(parts: Sequence[Layer], tile: Tile, itemsize: int) -> int:
+    """Bytes of the largest weight that is multiplied whole, or of its part."""
+    return itemsize * max(
+        (block(layer.inputs, 0, tile.columns) * whole_columns(layer, tile.columns, itemsize) for layer in parts[2:]),
+        default=0,
+    )
+
+
 def on_chip_bytes(
     widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS,
     available: int | None = None, narrow: int = NARROW, keep: bool = False,
@@ -109,6 +146,9 @@ def on_chip_bytes(
             registers = max(registers, tile.rows * columns * max(size, 4))
             shared = max(shared, needed)
     between = sum(padded(layer.outputs) for layer in parts[:-1])
+    if tile.on_chip:  # no workspace; a whole weight, and the last sums on their way to another layout
+        between, last = 0, block(parts[-1].outputs, 0, tile.columns)
+        shared = max(shared, _whole(parts, tile, size) + tile.rows * last * max(size, 4))
     l2 = (programs * tile.rows * between + elements(text)) * size
     return OnChip(registers, shared, l2, launch.shared_memory() if available is None else available)
 

@@ -63,7 +63,8 @@ def takes(
     if keep and not tiles.backward_tile(rows, widths, dtype, precision, available=available)[1].fits:
         return False
     if backend == "triton":
-        return tiles.forward_tile(rows, widths, dtype, precision, keep=keep, available=available)[1].fits
+        # By the tile through the workspace: which one a launch takes hangs on the activation too.
+        return tiles.forward_tile(rows, widths, dtype, precision, keep=keep, available=available, least=rows)[1].fits
     try:
         budget.check_cuda("fused_mlp", widths, dtype, device)
     except budget.FusedMLPError:

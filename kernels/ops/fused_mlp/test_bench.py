@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ... import runtime
 from ...measure import judge
 from . import bench, packing
 from .bench import IN_THE_CALL, PADDED
@@ -60,6 +61,18 @@ def test_only_what_pads_within_the_call_is_given_rows_of_odd_columns_to_pad():
     assert {name for (name, widths), wide in is_wide.items() if wide and widths == bench.TOP} == {
         "eager" + PADDED, "torch.compile" + PADDED, "triton", "cuda", "auto"
     }
+
+
+@pytest.mark.parametrize("name", [bench.ON_CHIP, bench.WORKSPACE])
+def test_both_kinds_of_tile_compute_the_same(name):
+    if runtime.why_not("triton", "cpu"):
+        pytest.skip("Triton does not interpret here")
+    (packed,) = bench._draw_buffer((5, 20, 33, 3), torch.randn)
+    x = torch.randn(37, 5)
+    options = "relu", "sigmoid", "tf32"
+    run = bench._of_tile(name, "5-20-33-3", options)()
+    expected = bench._from_buffer(x, x, packed, "5-20-33-3", *options)
+    torch.testing.assert_close(run(x, x, packed), expected, rtol=0, atol=4e-3)
 
 
 def test_the_verdicts_compare_with_the_padded_peer():

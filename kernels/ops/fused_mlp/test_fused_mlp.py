@@ -138,6 +138,57 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             check(self.op, self.function("triton"), spec=spec, cases=[Case((1, 1))])
             check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
 
+    @pytest.mark.skipif(bool(runtime.why_not("triton", DEVICE.type)), reason="Triton runs neither here nor on a GPU")
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize(
+        ("widths", "options"),
+        [
+            ((13, 40, 24, 9, 5), ("relu", "relu", "tf32")),
+            ((16, 32, 16), ("identity", "gelu", "tf32")),
+            ((3, 20, 33, 1), ("relu", "sigmoid", "tf32")),
+            ((21, 35, 18, 1, 7), ("leaky_relu", "silu", "tf32")),
+            ((13, 20, 250, 130), ("relu", "identity", "tf32")),  # the last weight in parts
+            ((64, 50, 7, 1), ("relu", "tanh", "tf32")),
+        ],
+        ids=str,
+    )
+    def test_layers_that_stay_on_the_chip(self, monkeypatch, widths, options, dtype):
+        """The tile of many rows, with few: one, and what does not fill the last tile."""
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        own, taken = launcher.forward_tile, []
+
+        def forward_tile(rows, *arguments, **changed):
+            found = own(rows, *arguments, **{**changed, "least": 0})
+            taken.append(found[0].on_chip)
+            return found
+
+        monkeypatch.setattr(launcher, "forward_tile", forward_tile)
+        monkeypatch.setattr(launcher, "interpreted_tile", lambda rows, on_chip: Tile(16, 256, 1, 2048, 4, on_chip))
+        for rows in (1, 37):
+            call = mlp_call(widths, rows, dtype, options)
+            spec = copy.copy(self.spec)
+            object.__setattr__(spec, "calls", lambda case, device, call=call: [call])
+            with torch.no_grad():
+                check(self.op, self.function("triton"), spec=spec, cases=[Case((1, 1))])
+        assert taken == [True] * len(taken) != []
+
+    @INTERPRETED
+    def test_on_the_chip_or_through_the_workspace(self, monkeypatch):
+        """The same numbers, where no sum is cut into other steps; NaN and Inf stay in their rows; x may be wider."""
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        x, weights, biases = mlp_call((13, 40, 24, 9, 5), 37).tensors
+        x = torch.nn.functional.pad(x, (0, 3), value=math.nan)
+        x[5, 2], x[20, 7], x[30, 4] = math.nan, math.inf, math.inf
+        weights[0][:, 4] = -1.0  # of row 30 relu makes zeros, but not of the padding, where Inf · 0 is NaN
+        results = []
+        for least in (0, None):
+            monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, least=least))
+            with torch.no_grad():
+                results.append(self.function("triton")(x, weights, biases, "relu", "identity", "tf32"))
+        on_chip, through = results
+        assert (~on_chip.isfinite()).any(1).nonzero().flatten().tolist() == [5, 20]
+        torch.testing.assert_close(on_chip, through, equal_nan=True)
+
     @every_backend
     @pytest.mark.parametrize(("inputs", "dtype"), [(15, torch.float32), (79, torch.bfloat16)])
     def test_rows_beyond_k_count_for_nothing(self, backend, inputs, dtype):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from ...device import launch
 from ...device.launch import cdiv
 from . import budget
 from .budget import NARROW, PROCESSORS, OnChip, Tile
+from .packing import layers
 
-# A tile is for up to so many rows (tile_of), or for more; what it takes of a chip grows with them.
-MOST_ROWS = (256, 16 * PROCESSORS, 32 * PROCESSORS, 1 << 20)
+# A tile is for up to so many rows (tile_of, on_chip_tile), or for more; what it takes of a chip grows with them.
+MOST_ROWS = (256, 16 * PROCESSORS, 32 * PROCESSORS, 64 * PROCESSORS, 1 << 20)
+
+# Activations between layers that need no registers beside the sums': of gelu some were spilled (13-512-256-48-7).
+FEW_REGISTERS = ("identity", "relu", "leaky_relu")
 
 
 def tile_of(
@@ -40,16 +45,57 @@ def tile_of(
     )
 
 
+def many(dtype: torch.dtype) -> int:
+    """From more rows on what is between the layers stays on the chip, where it fits: `on_chip_tile`.
+
+    By traces/results/h200/lecture_15.json, where notebook 15's own kernel for 16-512-256-64-16, "128 a tile", stands
+    beside this op with tile_of's; 8,192 rows by fused_mlp.json. The loop over the first two layers has the lesson's
+    products, tile and steps, and rounds to tf32, which the lesson's leaves to the tensor cores. µs of the op / of the
+    lesson's kernel:
+
+        rows                 8,192    16,384 / 16,896    65,536
+        tf32, 64 rows        23.1     42.1 / 20.9        153.3 / 78.5
+        bfloat16, 128 rows   –        18.8 / 14.8         67.2 / 52.8
+
+    In tf32 the lesson's wave of 128 rows takes 20.4 µs with 2,112 rows too, and here a launch before it rounds the
+    weights: it gains from the second wave of 64 rows on. Halves have 128 rows either way, from where tile_of says so.
+    """
+    return (64 if dtype == torch.float32 else 32) * PROCESSORS
+
+
+def on_chip_tile(dtype: torch.dtype) -> Tile:
+    """The tile of notebook 15's kernel: 128 rows, the first two layers in steps of 32 columns."""
+    return Tile(128, 256, 3, 12 * 1024 * dtype.itemsize, 8, on_chip=True)
+
+
+def is_on_chip(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, activation: str = "relu", keep: bool = False,
+    narrow: int = NARROW, least: int | None = None,
+) -> bool:
+    """Whether so many rows take `on_chip_tile`, where a block may have the shared memory. On sm_90 alone, whose
+    products (wgmma) take weights from shared memory: elsewhere they too pass through registers, and of float32 ptxas
+    spills a thousand bytes a thread. least: in place of many(dtype)."""
+    if keep or rows <= (many(dtype) if least is None else least) or launch.architecture() != 90:
+        return False
+    if dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee") or activation not in FEW_REGISTERS:
+        return False
+    return budget.stays_on_chip(layers(widths), on_chip_tile(dtype), dtype, narrow)
+
+
 def forward_tile(
     rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
-    narrow: int = NARROW, keep: bool = False, available: int | None = None, **changed,
+    narrow: int = NARROW, keep: bool = False, available: int | None = None, activation: str = "relu",
+    least: int | None = None, **changed,
 ) -> tuple[Tile, OnChip]:
-    """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
-    `tile` that is given stays. keep, available: as in on_chip_bytes; changed: as tile_of takes it."""
+    """The tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A `tile` that
+    is given stays. keep, available: as in on_chip_bytes; activation, least: as in is_on_chip; changed: as tile_of takes
+    it."""
 
     def needed(tile: Tile) -> OnChip:
         return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow, keep)
 
+    if tile is None and not changed and is_on_chip(rows, widths, dtype, precision, activation, keep, narrow, least):
+        tile = on_chip_tile(dtype) if needed(on_chip_tile(dtype)).fits else None
     tile = tile or budget.fitted(tile_of(rows, dtype, precision, **changed), needed)
     return tile, needed(tile)
 

@@ -5,12 +5,16 @@ in float32, while `depth` columns of the rows and of the weights at a time strea
 ahead of the product. What a layer gives goes to the program's own part of a workspace, where it stays in the L2 cache:
 the next layer reads it from there, the weights' neighbour. Where a gradient is recorded, the workspace is `hidden`.
 
+ON_CHIP there is no workspace: behind the second layer, whose loop computes the first, what a layer gives stays in
+registers, an operand of the next one's product with a whole weight. That is for tiles of many rows where no gradient is
+recorded; budget.stays_on_chip says of which MLPs.
+
 A first layer that is narrow (at most 64 columns) is not written at all: the second layer's loop computes each `depth`
 columns of it when it needs them, from the rows and the weights that it holds. A layer of one output is no product of
 matrices: it is added up plainly, in full float32 in every precision, as PyTorch's own is.
 
 Bytes: to and from memory x, out and the weights; from the L2 cache every weight once for each ROWS rows, and what is
-between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
+between the layers twice, ON_CHIP not at all. FLOPs: 2 B Σ N(l-1) N(l).
 
 In tf32 operands are rounded (kernels/device/tf32.py): x and weights each time that they are read, in the registers from
 which they are multiplied; what a layer gives, once, where it is written. Tiles of 64 rows or more multiply weights from
@@ -68,6 +72,14 @@ def block_of(columns, first, most):
 
 
 @triton.constexpr_function
+def whole_columns(widths, layer, columns, dtype):
+    from .budget import whole_columns
+    from .packing import layers
+
+    return whole_columns(layers(widths)[layer], columns, dtype.primitive_bitwidth // 8)
+
+
+@triton.constexpr_function
 def step_of(columns, width, budget, dtype):
     from .budget import step
 
@@ -101,6 +113,8 @@ def keeps_rounded(widths, layer, KEEP, ACTIVATION):
     h (1 - h), is of every bit, and is no more than rounding's error where h is near 1."""
     from .packing import derivative_reads_every_bit, layers
 
+    if layer + 1 == len(layers(widths)):
+        return False
     return layers(widths)[layer + 1].outputs > 1 and not (KEEP and derivative_reads_every_bit(ACTIVATION))
 
 
@@ -133,16 +147,18 @@ def keep(
     KEEP: tl.constexpr,
 ):
     """Write what the next layer, or the backward, reads of this layer: value = act(z), and z. The padding gets zeros:
-    Inf · 0 of a padded row of the weight is NaN."""
+    Inf · 0 of a padded row of the weight is NaN. Without `hidden` the next layer takes the value that is returned."""
     value = tl.where((output < of_layer("outputs", WIDTHS, LAYER))[None, :], value, 0.0)
-    mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
-    at = hidden + row * stride + output[None, :]
-    if count_of(WIDTHS) - 1 != LAYER:
-        if keeps_rounded(WIDTHS, LAYER, KEEP, ACTIVATION):
-            value = rounded(value, PRECISION)
-        tl.store(at + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER), value.to(dtype), mask)
-    if KEEP and kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
-        tl.store(at + kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER), z.to(dtype), mask)
+    if keeps_rounded(WIDTHS, LAYER, KEEP, ACTIVATION):
+        value = rounded(value, PRECISION)
+    if hidden is not None:
+        mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
+        at = hidden + row * stride + output[None, :]
+        if count_of(WIDTHS) - 1 != LAYER:
+            tl.store(at + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER), value.to(dtype), mask)
+        if KEEP and kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
+            tl.store(at + kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER), z.to(dtype), mask)
+    return value.to(dtype)
 
 
 @triton.jit
@@ -152,7 +168,8 @@ def forward_columns(
     FINAL: tl.constexpr, PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr, READ: tl.constexpr,
 ):
-    """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way.
+    """COLUMNS columns of a layer, from START on, for the program's rows; without `hidden` they are returned alone.
+    CHAINED: layer 0 is computed on the way.
 
     READ: columns of x that may be read, K or, of halves, K padded. A mask that ends within 16 bytes makes loads of
     single numbers, and those of two bytes are waited for on the spot. So the loop ends before K does; the last step
@@ -183,7 +200,9 @@ def forward_columns(
             if KEEP and START == 0:
                 keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL,
                      PRECISION, KEEP)
-            h = rounded(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
+            if hidden is not None or K % STEP:
+                h = tl.where((column < K)[None, :], h, 0.0)
+            h = rounded(h.to(dtype), PRECISION)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
             h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         else:
@@ -197,8 +216,31 @@ def forward_columns(
         weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
         h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
-    finish(sums, packed, hidden, hidden_stride, out, row, in_rows, output, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
-           KEEP)
+    return finish(sums, packed, hidden, hidden_stride, out, row, in_rows, output, WIDTHS, LAYER, ACTIVATION, FINAL,
+                  PRECISION, KEEP)
+
+
+@triton.jit
+def columns_on_chip(
+    h, packed, out, row, in_rows,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
+    PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    """Columns of a layer, from START on, for the program's rows. h: all that the layer before gave, in registers."""
+    dtype: tl.constexpr = packed.dtype.element_ty
+    sum_dtype: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
+    K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
+    WIDTH: tl.constexpr = whole_columns(WIDTHS, LAYER, COLUMNS, dtype)
+    column = tl.arange(0, block_of(K, 0, COLUMNS))
+    output = START + tl.arange(0, WIDTH)
+    if of_layer("outputs", WIDTHS, LAYER) == 1:  # as in only_column
+        weight = tl.load(packed + of_layer("weight", WIDTHS, LAYER) + column, column < K, other=0.0)
+        z = tl.sum(h.to(sum_dtype) * weight.to(sum_dtype)[None, :], axis=1, keep_dims=True)
+        z = tl.where((output == 0)[None, :], z, 0.0)
+    else:
+        weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
+        z = product(h, weights.T, tl.zeros([ROWS, WIDTH], sum_dtype), PRECISION)
+    return finish(z, packed, None, 0, out, row, in_rows, output, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, False)
 
 
 @triton.jit
@@ -236,15 +278,44 @@ def finish(
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr,
 ):
-    """Bias and activation of a layer's sums, to where they are read: `hidden`, or `out`."""
+    """Bias and activation of a layer's sums, to where they are read: `hidden`, or `out`. Returns what `keep` does."""
     dtype: tl.constexpr = packed.dtype.element_ty
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
     z = sums + bias_row(packed, WIDTHS, LAYER, output, sums.dtype)
     value = activate(z, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
-    keep(hidden, hidden_stride, row, in_rows, output, z, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
-         KEEP)
+    h = keep(hidden, hidden_stride, row, in_rows, output, z, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
+             KEEP)
     if count_of(WIDTHS) - 1 == LAYER:
         tl.store(out + row * N + output[None, :], value.to(dtype), in_rows & (output < N)[None, :])
+    return h
+
+
+@triton.jit
+def rows_on_chip(
+    x, x_stride, packed, out, rows,
+    WIDTHS: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    READ: tl.constexpr,
+):
+    """One tile of rows, all layers, with nothing between them in memory."""
+    row = tl.arange(0, ROWS)[:, None].to(tl.int64)
+    first = tl.program_id(0) * tl.full((), ROWS, tl.int64)
+    in_rows = first + row < rows
+    x += first * x_stride
+    out += first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1)
+    h = forward_columns(
+        x, x_stride, packed, None, 0, out, row, in_rows,
+        WIDTHS, 1, True, 0, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, False, ROWS, COLUMNS, BUDGET, STAGES, READ,
+    )
+    for layer in tl.static_range(2, count_of(WIDTHS)):
+        for start in tl.static_range(  # in several parts the last layer alone
+            0, of_layer("outputs", WIDTHS, layer), whole_columns(WIDTHS, layer, COLUMNS, packed.dtype.element_ty)
+        ):
+            given = columns_on_chip(
+                h, packed, out, row, in_rows,
+                WIDTHS, layer, start, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, ROWS, COLUMNS,
+            )
+        h = given
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
@@ -252,32 +323,40 @@ def forward_kernel(
     x_ptr, packed_ptr, hidden_ptr, out_ptr, rows, x_stride, tiles,
     WIDTHS: tl.constexpr, FIRST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     OF_WEIGHTS: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr,
-    STAGES: tl.constexpr, READ: tl.constexpr,
+    STAGES: tl.constexpr, READ: tl.constexpr, ON_CHIP: tl.constexpr,
 ):
-    """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program. OF_WEIGHTS: the precision that weights are
-    rounded for when they are read, "ieee" where they are already."""
-    stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
-    row = tl.arange(0, ROWS)[:, None].to(tl.int64)
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        first = tile * tl.full((), ROWS, tl.int64)
-        in_rows = first + row < rows
-        hidden = hidden_ptr + (first if KEEP else tl.program_id(0).to(tl.int64) * ROWS) * stride
-        x = x_ptr + first * x_stride
-        out = out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1)
-        for layer in tl.static_range(FIRST, count_of(WIDTHS)):
-            if of_layer("outputs", WIDTHS, layer) == 1:
-                only_column(
-                    x, x_stride, packed_ptr, hidden, stride, out, row, in_rows,
-                    WIDTHS, layer, ACTIVATION, FINAL, PRECISION, KEEP, ROWS, COLUMNS // 2,
-                )
-            else:
-                for start in tl.static_range(0, of_layer("outputs", WIDTHS, layer), COLUMNS):
-                    forward_columns(
+    """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program; ON_CHIP None. OF_WEIGHTS: the precision that
+    weights are rounded for when they are read, "ieee" where they are already.
+
+    A program takes tile after tile, so that there are as many workspaces as programs; ON_CHIP one tile: what a loop
+    over tiles holds on to, the weights' addresses, would be too much for the registers.
+    """
+    if ON_CHIP:
+        rows_on_chip(x_ptr, x_stride, packed_ptr, out_ptr, rows, WIDTHS, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, ROWS,
+                     COLUMNS, BUDGET, STAGES, READ)
+    else:
+        stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
+        row = tl.arange(0, ROWS)[:, None].to(tl.int64)
+        for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+            first = tile * tl.full((), ROWS, tl.int64)
+            in_rows = first + row < rows
+            hidden = hidden_ptr + (first if KEEP else tl.program_id(0).to(tl.int64) * ROWS) * stride
+            x = x_ptr + first * x_stride
+            out = out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1)
+            for layer in tl.static_range(FIRST, count_of(WIDTHS)):
+                if of_layer("outputs", WIDTHS, layer) == 1:
+                    only_column(
                         x, x_stride, packed_ptr, hidden, stride, out, row, in_rows,
-                        WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS,
-                        KEEP, ROWS, COLUMNS, BUDGET, STAGES, READ,
+                        WIDTHS, layer, ACTIVATION, FINAL, PRECISION, KEEP, ROWS, COLUMNS // 2,
                     )
-            tl.debug_barrier()  # other threads read a layer than wrote it
+                else:
+                    for start in tl.static_range(0, of_layer("outputs", WIDTHS, layer), COLUMNS):
+                        forward_columns(
+                            x, x_stride, packed_ptr, hidden, stride, out, row, in_rows,
+                            WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION,
+                            OF_WEIGHTS, KEEP, ROWS, COLUMNS, BUDGET, STAGES, READ,
+                        )
+                tl.debug_barrier()  # other threads read a layer than wrote it
 
 
 @triton.jit

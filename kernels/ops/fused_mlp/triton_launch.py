@@ -27,9 +27,9 @@ def _checked(widths: str, needed: OnChip) -> None:
         raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
 
 
-def interpreted_tile(rows: int) -> Tile:
+def interpreted_tile(rows: int, on_chip: bool = False) -> Tile:
     """The interpreter's time goes by the step, and in large ones by the element."""
-    return Tile(rows=power_of_two(rows, 256), columns=512, stages=1, budget=2**20, warps=4)
+    return Tile(power_of_two(rows, 256), columns=512, stages=1, budget=2**20, warps=4, on_chip=on_chip)
 
 
 def power_of_two(n: int, most: int) -> int:
@@ -40,21 +40,26 @@ def power_of_two(n: int, most: int) -> int:
 def forward(
     x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool,
     out: Tensor, hidden: Tensor, *, tile: Tile | None = None, programs: int = PROCESSORS, narrow: int = NARROW,
+    least: int | None = None,
 ) -> None:
-    """out = the MLP of x, and with keep hidden, as packing.py lays them out; contiguous, of one dtype."""
+    """out = the MLP of x, and with keep hidden, as packing.py lays them out; contiguous, of one dtype. least: as
+    tiles.is_on_chip takes it."""
     rows = x.shape[0]
     if rows == 0:
         return
     precision = products_in(precision)
     chosen, needed = forward_tile(
-        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep
+        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep,
+        activation=activation, least=least,
     )
     _checked(widths, needed)
-    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
+    tile = interpreted_tile(rows, chosen.on_chip) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
-    grid = min(tiles, programs)
+    grid = tiles if tile.on_chip else min(tiles, programs)
     *_, columns = hidden_parts(widths, activation, final_activation)
-    if not keep:
+    if tile.on_chip:
+        hidden = None
+    elif not keep:
         hidden = empty((grid * tile.rows, max(columns, 1)), x.dtype, x)
     parts = layers(widths)
     inputs = parts[0].inputs
@@ -65,7 +70,8 @@ def forward(
         x, packed, hidden, out, rows, x.shape[1], tiles,
         WIDTHS=widths, FIRST=int(budget.is_chained(parts, narrow)), ACTIVATION=activation,
         FINAL=final_activation, PRECISION=precision, OF_WEIGHTS=of_weights, KEEP=keep, ROWS=tile.rows,
-        COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
+        COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages, READ=read, ON_CHIP=tile.on_chip,
+        num_warps=tile.warps,
     )
 
 

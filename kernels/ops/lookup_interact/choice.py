@@ -31,10 +31,18 @@ MEASURED = {
     (False, False): {16: {2048: ((8.83, 5.95),), 65536: ((121.7, 91.0),)}},
     (False, True): {16: {2048: ((17.0, 19.8),), 65536: ((216.6, 288.1),)}},
 }
+# The same of kinds whose vectors meet no others, by (kind, whether there are gradients): float32, and bfloat16. What is
+# not here stays in parts; `bench lookup_interact` measures both ways.
+MEASURED_BY_COLUMNS: dict[tuple[str, bool], dict[int, dict[int, tuple[tuple[float, float], ...]]]] = {}
 
 
-def fits(features: int, columns: int, dtype: torch.dtype, precision: str, device: torch.device) -> bool:
-    """Whether a warp of the CUDA kernel holds the vectors of a row: else plain kernels run, which are slow."""
+def fits(
+    features: int, columns: int, dtype: torch.dtype, precision: str, device: torch.device, kind: str = "dot"
+) -> bool:
+    """Whether the CUDA kernel is for such calls. Of dot, whether a warp holds the vectors of a row: else plain kernels
+    run, which are slow."""
+    if kind != "dot":
+        return columns > 0 and dtype.itemsize <= 4
     size, products = dtype.itemsize, _by_tensor_cores(dtype, precision, device)
     is_held = 0 < features <= (31 if products else 27) and columns > 0 and columns * size <= MOST_BYTES
     return is_held and columns * size % 16 == 0 and (size == 4 or (size == 2 and products))
@@ -42,7 +50,7 @@ def fits(features: int, columns: int, dtype: torch.dtype, precision: str, device
 
 def why_in_two(
     rows: int | torch.SymInt, features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool,
-    device: torch.device,
+    device: torch.device, kind: str = "dot",
 ) -> str:
     """Why look-ups and interaction are two kernels of that many rows; "" where one is faster. bags: whether ids are
     bags; trains: whether there are gradients: then forward and gradients count together.
@@ -53,7 +61,7 @@ def why_in_two(
     bytes: a forward of bags, fewer features, and float32 tables under torch.autocast, which has two kernels write the
     vectors twice, as float32 and as halves.
     """
-    least = least_rows(features, columns, dtype, precision, bags, trains, device)
+    least = least_rows(features, columns, dtype, precision, bags, trains, device, kind)
     if isinstance(least, str):
         return least
     is_many = rows >= least
@@ -66,26 +74,28 @@ def why_in_two(
 
 @constant_in_a_graph
 def least_rows(
-    features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool, device: torch.device
+    features: int, columns: int, dtype: torch.dtype, precision: str, bags: bool, trains: bool, device: torch.device,
+    kind: str = "dot",
 ) -> int | str:
     """The fewest rows from which on one kernel is faster than two; or why it is for none."""
     if device.type == "cuda" and (reason := runtime.why_not("cuda", "cuda")):
         return f"its kernel does not run here: {reason}"
-    if not fits(features, columns, dtype, precision, device):
+    if not fits(features, columns, dtype, precision, device, kind):
         return f"a warp does not hold {features} vectors of {columns} numbers, of {dtype}"
     products = _by_tensor_cores(dtype, precision, device)
-    if not (bags and trains) and (least := measured_least(columns, products, trains)):
+    if not (bags and trains) and (least := measured_least(columns, products, trains, kind)):
         return least
     of = "bags of vectors" if bags else "vectors"
-    how = f"{columns} numbers {'by tensor cores' if products else 'in full float32'}{', with gradients,' * trains}"
+    how = ("by tensor cores" if products else "in full float32") if kind == "dot" else f"({kind})"
+    how = f"{columns} numbers {how}{', with gradients,' * trains}"
     return f"one kernel for {of} of {how} is not known to be faster than two"
 
 
 @functools.cache
-def measured_least(columns: int, products: bool, trains: bool) -> int:
-    """By MEASURED, the fewest rows from which on one kernel was always faster, of the next measured widths on both
-    sides; 0: of none."""
-    of_widths = MEASURED[products, trains]
+def measured_least(columns: int, products: bool, trains: bool, kind: str = "dot") -> int:
+    """The fewest rows from which on one kernel was always faster when it was measured, of the next measured widths on
+    both sides; 0: of none."""
+    of_widths = MEASURED[products, trains] if kind == "dot" else MEASURED_BY_COLUMNS.get((kind, trains), {})
     around = [max((width for width in of_widths if width <= columns), default=0),
               min((width for width in of_widths if width >= columns), default=0)]  # fmt: skip
     least = [0 if not width else _least(of_widths[width]) for width in around]

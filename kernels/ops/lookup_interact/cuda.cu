@@ -1,5 +1,6 @@
 // lookup_interact for tensors: what the core calls.
 #include "backward.cuh"
+#include "columns.cuh"
 #include "dispatch/op.cuh"
 #include "ops/embedding_bags/backward.cuh"
 
@@ -17,35 +18,44 @@ static op::Call<T> call_of(const Tensor& dense, const Tensor& tables, const Tens
     return {of, bags, tables.as<T>(), dense.as<T>(), dense.sizes[1], width};
 }
 
+template <class T>
+static cudaError_t gradients_of(const op::Call<T>& call, const String& precision, const String& kind, const T* grad,
+                                T* grad_dense, T* grad_sparse, Stream stream) {
+    if (kind == "dot")
+        return op::launch_backward<T>(call, precision == "tf32", grad, grad_dense, grad_sparse, stream);
+    const auto columns = kind == "fm" ? op::Kind::fm : op::Kind::flat;
+    return op::launch_columns_backward<T>(call, columns, grad, grad_dense, grad_sparse, stream);
+}
+
 cudaError_t forward(Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets, int64_t,
-                    String precision, Tensor out, Tensor report, Stream stream) {
+                    String precision, String kind, Tensor out, Tensor report, Stream stream) {
     return with_dtype(dense, [&](auto t) {
         using T = decltype(t);
         const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, out.sizes[1], report);
-        return op::launch<T>(call, precision == "tf32", out.as<T>(), stream);
+        if (kind == "dot") return op::launch<T>(call, precision == "tf32", out.as<T>(), stream);
+        return op::launch_columns<T>(call, kind == "fm" ? op::Kind::fm : op::Kind::flat, out.as<T>(), stream);
     });
 }
 
 cudaError_t gradients(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
-                      String precision, Tensor grad_dense, Tensor grad_sparse, Stream stream) {
+                      String precision, String kind, Tensor grad_dense, Tensor grad_sparse, Stream stream) {
     return with_dtype(grad_out, [&](auto t) {
         using T = decltype(t);
         const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad_out.sizes[1]);
-        return op::launch_backward<T>(call, precision == "tf32", grad_out.as<T>(), grad_dense.as<T>(), grad_sparse.as<T>(),
-                                      stream);
+        T *const to_dense = grad_dense.as<T>(), *const to_sparse = grad_sparse.as<T>();
+        return gradients_of<T>(call, precision, kind, grad_out.as<T>(), to_dense, to_sparse, stream);
     });
 }
 
 cudaError_t backward(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets,
-                     int64_t, String precision, Tensor keys, Tensor positions, Tensor bags, Tensor lengths,
+                     int64_t, String precision, String kind, Tensor keys, Tensor positions, Tensor bags, Tensor lengths,
                      Tensor grad_dense, Tensor grad_tables, Stream stream, Workspace workspace) {
     return with_dtype(grad_out, [&](auto t) {
         using T = decltype(t);
         const auto call = call_of<T>(dense, tables, row_offsets, indices, offsets, grad_out.sizes[1]);
         T* const grad_sparse = grad_tables ? workspace.get<T>(call.bags.count() * call.columns) : nullptr;
-        const bool tf32 = precision == "tf32";
-        cudaError_t error =
-            op::launch_backward<T>(call, tf32, grad_out.as<T>(), grad_dense.as<T>(), grad_sparse, stream);
+        cudaError_t error = gradients_of<T>(call, precision, kind, grad_out.as<T>(), grad_dense.as<T>(), grad_sparse,
+                                            stream);
         if (error != cudaSuccess || !grad_tables) return error;
         // The vectors' gradients are those of embedding_bags' output.
         const embedding_bags::Sorted ids = {integers(keys), positions.as<int>(), bags.as<int>(), lengths.as<int>(),

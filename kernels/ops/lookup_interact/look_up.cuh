@@ -38,6 +38,25 @@ struct Call {
     }
 };
 
+// Adds up `width` columns of the rows that ids begin … end - 1 name. The thread that has column 0 tells of ids that are
+// out of range, if any does.
+template <int width, class T, class Index>
+__device__ inline void add_bag(const Call<T>& call, Accumulator<T> (&sums)[width], int feature, Index column,
+                               Index columns, long long begin, long long end, bool tells) {
+    const Range of = call.tables.of(feature);
+    for (long long p = begin; p < end; ++p) {
+        const long long id = call.bags.indices[p];
+        const Place place = call.tables.find(id, of);
+        if (!place.inside) {
+            if (column == 0 && tells) call.tables.tell(id, feature, p);
+            continue;
+        }
+        const Pack<T, width> pack = load<width>(call.rows + place.row * columns + column);
+#pragma unroll
+        for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
+    }
+}
+
 // How many vectors have a place on chip. Those that a row has not are zeros there, so that nobody asks which these are.
 __host__ __device__ inline int places_of(int vectors) { return vectors > 16 ? 32 : 16; }
 
@@ -148,23 +167,9 @@ private:
                 return;
             }
             float sums[width] = {};
-            if (begin < end) add_bag(sums, v - 1, column, begin, end);
+            if (begin < end) add_bag<width>(call, sums, v - 1, column, columns, begin, end, true);
             store<width>(to, sums);
         });
-    }
-    __device__ void add_bag(float (&sums)[width], int feature, int column, long long begin, long long end) const {
-        const Range of = call.tables.of(feature);
-        for (long long p = begin; p < end; ++p) {
-            const long long id = call.bags.indices[p];
-            const Place place = call.tables.find(id, of);
-            if (!place.inside) {
-                if (column == 0) call.tables.tell(id, feature, p);
-                continue;
-            }
-            const Pack<T, width> pack = load<width>(call.rows + place.row * columns + column);
-#pragma unroll
-            for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
-        }
     }
 };
 
@@ -200,6 +205,13 @@ inline cudaError_t this_device(Device& device) {
 #endif
 }
 
+// A warp for each row, or for several; of_multiprocessor: blocks, at most.
+inline dim3 grid_of_rows(long long rows, int of_multiprocessor, const Device& device, const Limits& limits) {
+    const long long all = (rows + warps - 1) / warps;
+    const long long most = limits.blocks ? limits.blocks : 1LL * of_multiprocessor * device.multiprocessors;
+    return dim3(unsigned(all < most ? all : most));
+}
+
 // The layout for vectors that a warp can hold; staged: elements of a row of out, or of its gradient, and whatever else.
 template <class T>
 Layout layout_of(const Call<T>& call, bool tensor_cores, long long staged, bool whole, const Device& device) {
@@ -224,9 +236,7 @@ cudaError_t launch_rows(void (*kernel)(Parameters...), const Call<T>& call, cons
     const size_t shared = size_t(warps) * layout.elements * sizeof(T);
     if (shared > 48 * 1024)
         if (cudaError_t error = set_shared_memory_limit(kernel, shared); error != cudaSuccess) return error;
-    const long long all = (call.bags.batch + warps - 1) / warps;
-    const long long most = limits.blocks ? limits.blocks : 1LL * blocks_of_multiprocessor * device.multiprocessors;
-    const dim3 grid(unsigned(all < most ? all : most));
+    const dim3 grid = grid_of_rows(call.bags.batch, blocks_of_multiprocessor, device, limits);
     return launch_kernel_early(kernel, grid, dim3(threads), shared, stream, call, layout, arguments...);
 }
 #endif

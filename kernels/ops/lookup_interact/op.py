@@ -1,6 +1,6 @@
 """lookup_interact, lookup_interact_gradients: the declarations, and the public functions.
 
-They are embedding_bags and dot_interaction in one kernel, forward and backward. A dense gradient of the tables takes
+They are embedding_bags and an interaction in one kernel, forward and backward. A dense gradient of the tables takes
 embedding_bags' way from the vectors' gradients on: embedding_bags_sort, and its backward's sums.
 """
 
@@ -21,7 +21,7 @@ from . import choice, eager
 
 def check(
     op: str, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, pad_to: int,
-    precision: str,
+    precision: str, kind: str,
 ) -> None:
     """Raise unless there are bags, and pad_to is positive."""
     check_bags(op, indices, offsets)
@@ -31,11 +31,11 @@ def check(
 
 def check_gradients(
     op: str, grad_out: Tensor, dense: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor,
-    offsets: Tensor | None, precision: str,
+    offsets: Tensor | None, precision: str, kind: str,
 ) -> None:
     """Raise unless there are bags, and grad_out is as wide as they make it."""
     check_bags(op, indices, offsets)
-    least = eager.width(row_offsets.shape[0] - 1, dense.shape[1])
+    least = eager.width(row_offsets.shape[0] - 1, dense.shape[1], kind=kind)
     if grad_out.shape[1] < least:
         got = list(grad_out.shape)
         raise ValueError(f"{op}: grad_out must have shape [B, {least}] or be wider, for dense; got {got}")
@@ -43,7 +43,7 @@ def check_gradients(
 
 def _output(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     (rows, columns), features = named["dense"].shape, named["row_offsets"].shape[0] - 1
-    return (rows, eager.width(features, columns, named["pad_to"])), named["dense"].dtype
+    return (rows, eager.width(features, columns, named["pad_to"], named["kind"])), named["dense"].dtype
 
 
 def _vectors(named: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
@@ -62,19 +62,20 @@ def _sorted(backend: str, named: Mapping[str, object]) -> Sequence[Tensor]:
 
 def auto(dense: Tensor, tables: Tensor, row_offsets: Tensor, *others: object) -> str:
     """What backend="auto" is for CUDA tensors: eager where the plain kernels would run, which are for completeness."""
+    *_, precision, kind = others
     shape = row_offsets.shape[0] - 1, dense.shape[1]
-    return "cuda" if choice.fits(*shape, dense.dtype, others[-1], dense.device) else "eager"
+    return "cuda" if choice.fits(*shape, dense.dtype, precision, dense.device, kind) else "eager"
 
 
 LOOKED_UP = (
     "dense [B, D]: {dense}; tables [R, D]: dense; row_offsets [F + 1]: int64; offsets [F · B + 1]: integer; "
-    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32"
+    "indices [B, F] | [N] with offsets: integer; precision: ieee | tf32; kind: dot | fm | flat"
 )
 HINTS = {"offsets": "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"}
 OP = Op(
     "lookup_interact",
-    "(Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, int pad_to, str precision)"
-    " -> (Tensor out, Report report)",
+    "(Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, int pad_to, str precision,"
+    " str kind) -> (Tensor out, Report report)",
     shapes=LOOKED_UP.format(dense="floating"),
     hints=HINTS,
     eager=eager.lookup_interact,
@@ -89,8 +90,8 @@ OP = Op(
 )
 GRADIENTS = Op(
     "lookup_interact_gradients",
-    "(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision)"
-    " -> (Tensor grad_dense, Tensor grad_sparse)",
+    "(Tensor grad_out, Tensor dense, Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str precision,"
+    " str kind) -> (Tensor grad_dense, Tensor grad_sparse)",
     shapes=f"grad_out [B, W]: floating; {LOOKED_UP.format(dense='grad_out')}",
     hints=HINTS,
     eager=eager.lookup_interact_gradients,
@@ -119,15 +120,21 @@ def lookup_interact(
     offsets: Tensor | None = None,
     pad_to: int = 1,
     precision: str = "ieee",
+    kind: str = "dot",
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """Look-ups in F tables and DLRM's pairwise interaction (arXiv:1906.00091) in one launch → [B, W], contiguous.
+    """Look-ups in F tables and how the vectors meet in one launch → [B, W], contiguous. The vectors, [B, F, D], are
+    never in memory.
 
-    It is dot_interaction(dense, embedding_bags(tables, row_offsets, indices, offsets), pad_to), of which the vectors,
-    [B, F, D], are never in memory: the row is t_0, then t_i · t_j for i = 1 … F and j = 0 … i - 1, then zeros up to
-    W = D + F (F + 1) / 2 rounded up to a multiple of pad_to, with t_0 the row of dense and t_f the sum of the rows of
-    table f that the row's bag names.
+    With t_0 the row of dense, and t_f the sum of the rows of table f that the row's bag names, a row is, by kind,
+
+        dot    t_0, then t_i · t_j for i = 1 … F and j = 0 … i - 1: DLRM's interaction (arXiv:1906.00091), which is
+               dot_interaction(dense, embedding_bags(tables, row_offsets, indices, offsets), pad_to)
+        fm     t_0, then Σ t_i ⊙ t_j of the same pairs, column by column: a factorization machine's (Rendle 2010)
+        flat   t_0, t_1, …, t_F
+
+    then zeros up to W: D + F (F + 1) / 2, 2 D or (F + 1) D, rounded up to a multiple of pad_to.
 
     Args:
         dense: [B, D], float32, float16, bfloat16 or float64.
@@ -140,11 +147,17 @@ def lookup_interact(
         precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them vectors
             are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
             cores, where there are some, and are added up in float32. On backend="eager" it does not count: there
-            torch.set_float32_matmul_precision says, for "ieee" too.
-        backend: "cuda", "eager", or "auto": for a CUDA tensor CUDA where a warp holds a row's vectors, else eager.
+            torch.set_float32_matmul_precision says, for "ieee" too. For fm and flat it does not count either.
+        kind: "dot", "fm" or "flat".
+        backend: "cuda", "eager", or "auto": for a CUDA tensor CUDA, of dot where a warp holds a row's vectors, else
+            eager.
 
-    A warp holds a row of up to 31 tables (27 in full float32), whose vectors are a multiple of 16 bytes, up to 512, and
-    aligned. What does not fit, and float64, a plain kernel computes: `embedding_bags` and `dot_interaction` are faster.
+    Of dot a warp holds a row of up to 31 tables (27 in full float32), whose vectors are a multiple of 16 bytes, up to
+    512, and aligned. What does not fit, and float64, a plain kernel computes: `embedding_bags` and `dot_interaction`
+    are faster. For fm and flat tables and widths have no limit; rows of whole 16 bytes, and aligned, are faster.
+
+    fm is added up as it stands, in float32 of halves: ½ ((Σ t_i)² − Σ t_i²), as backend="eager" computes it, is a
+    difference, and loses the digits that both have in common. A NaN or Inf in a column makes NaN of it, as there.
 
     Under torch.autocast a dense of another dtype is cast to that of tables, which are not cast.
 
@@ -162,7 +175,7 @@ def lookup_interact(
         IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this machine lacks.
     """
     (dense,) = _like_tables(tables, dense)
-    return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision))
+    return reported.call(OP, backend, dense, (dense, tables, row_offsets, indices, offsets, pad_to, precision, kind))
 
 
 def lookup_interact_gradients(
@@ -173,18 +186,20 @@ def lookup_interact_gradients(
     indices: Tensor,
     offsets: Tensor | None = None,
     precision: str = "ieee",
+    kind: str = "dot",
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """The gradients of lookup_interact's vectors, which are looked up again → grad_dense [B, D], grad_sparse [B, F, D].
+    Of flat they are columns of grad_out, and nothing is looked up.
 
     grad_sparse is that of the looked-up vectors, contiguous: `embedding_bags_sgd_` and its like take it as grad, with
     the same row_offsets, indices and offsets. So the vectors' gradient is in memory, while the vectors are not.
 
     Args:
         grad_out: [B, W], that of lookup_interact's output, padded or not; float32, float16, bfloat16 or float64.
-        dense, tables, row_offsets, indices, offsets, precision, backend: as of lookup_interact, of grad_out's dtype;
-            under torch.autocast grad_out is cast to that of tables, too. tf32 rounds grad_out too.
+        dense, tables, row_offsets, indices, offsets, precision, kind, backend: as of lookup_interact, of grad_out's
+            dtype; under torch.autocast grad_out is cast to that of tables, too. tf32 rounds grad_out too.
 
     An id that its table does not have counts as zeros: the forward reports it. Bad offsets raise on backend="eager";
     CUDA clamps them to what can be read, and tells of none. Where row_offsets do not rise from 0 to at most R, "eager"
@@ -196,5 +211,6 @@ def lookup_interact_gradients(
         row_offsets. RuntimeError: a backend this machine lacks; gradients are enabled and an argument requires one.
     """
     grad_out, dense = _like_tables(tables, grad_out, dense)
-    refuse_gradients(GRADIENTS, "", (grad_out, dense, tables, row_offsets, indices, offsets, precision))
-    return GRADIENTS.call(backend, grad_out, dense, tables, row_offsets, indices, offsets, precision)
+    arguments = grad_out, dense, tables, row_offsets, indices, offsets, precision, kind
+    refuse_gradients(GRADIENTS, "", arguments)
+    return GRADIENTS.call(backend, *arguments)

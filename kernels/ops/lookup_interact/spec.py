@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...check import Call, Case, Dimension, Spec, Sums
 from ...check.tf32 import EPS as TF32_EPS
-from .eager import lookup_interact, lookup_interact_gradients, width
+from ..embedding_bags.eager import embedding_bags
+from .eager import KINDS, lookup_interact, lookup_interact_gradients, width
 
 HEIGHTS = (37, 1, 8, 100)  # of the tables, by turns
 
@@ -33,7 +35,7 @@ def draw_ids(rows: int, heights: tuple[int, ...], bags: bool, seed: int = 0) -> 
 
 def draw(
     case: Case, rows: int, features: int, columns: int, bags: bool, device: torch.device,
-    ids: torch.dtype = torch.int64, pad_to: int = 1, precision: str = "ieee",
+    ids: torch.dtype = torch.int64, pad_to: int = 1, precision: str = "ieee", kind: str = "dot",
 ) -> Call:
     """A call for these sizes."""
     plain = Case(case.shape, case.dtype)
@@ -47,23 +49,27 @@ def draw(
     offsets = offsets if offsets is None else offsets.to(device, ids)
     tensors = (drawn("dense", 1, (rows, columns)), drawn("tables", 2, (sum(heights), columns)), row_offsets,
                indices.to(device, ids), offsets)
-    name = f"{case} {features} tables {'bags' if bags else 'one id'} {ids} to {pad_to} {precision}"
-    return Call(name, tensors, (pad_to, precision))
+    name = f"{case} {kind} {features} tables {'bags' if bags else 'one id'} {ids} to {pad_to} {precision}"
+    return Call(name, tensors, (pad_to, precision, kind))
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     """Rows and columns are the case's, and so are the features if it has `sizes`; else there are few and many features,
-    bags and one id each, and rows of the output padded to an alignment."""
+    bags and one id each, and rows of the output padded to an alignment; of dot first."""
     *leading, columns = case.shape
     rows = math.prod(leading)
     if case.sizes:
-        yield draw(case, rows, case.sizes[0], columns, False, device)
+        for kind in KINDS:
+            yield draw(case, rows, case.sizes[0], columns, False, device, kind=kind)
         return
     yield draw(case, rows, 3, columns, True, device)
     yield draw(case, rows, 26, columns, False, device, torch.int32, 8, "tf32")
     yield draw(case, rows, 26, columns, False, device)
     yield draw(case, rows, 17, columns, True, device, torch.int32, 4, "tf32")
     yield draw(case, rows, 1, columns, False, device)
+    for kind in ("fm", "flat"):
+        yield draw(case, rows, 26, columns, False, device, torch.int32, 8, kind=kind)
+        yield draw(case, rows, 3, columns, True, device, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class _Products(Sums):
         dtype = call.tensors[0].dtype
         own = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
         tf32 = TF32_EPS if dtype == torch.float32 and "tf32" in call.options else own
-        return Sums(max(self.k, 2 * max(torch.finfo(dtype).eps if rounds else own, tf32) / own))
+        return Sums(max(self.k, 2 * max(torch.finfo(dtype).eps if rounds else own, tf32) / own), self.magnitude)
 
     def errors(self, reference, call, exact):
         *_, offsets = call.tensors
@@ -87,6 +93,34 @@ class _Products(Sums):
     def gradients(self, reference, call, needed, grads, rounds):
         pairs = self._with(call, True).gradients(reference, call, needed, grads, rounds)
         return [pair and (pair[0], pair[1] + _smallest(call)) for pair in pairs]
+
+
+def _sizes(dense: Tensor, *arguments) -> Tensor:
+    """The magnitude of a forward. Of fm eager subtracts the squares from that of the sum, and may be off by both."""
+    *look_up, _, _, kind = arguments
+    out = lookup_interact(dense, *arguments)
+    if kind != "fm":
+        return out
+    squares = _vectors(dense, *look_up).square().sum(1)
+    return out + F.pad(squares, (dense.shape[1], out.shape[1] - 2 * dense.shape[1]))
+
+
+def _gradient_sizes(grad_out: Tensor, dense: Tensor, *arguments) -> tuple[Tensor, Tensor]:
+    """The same of the gradients, of which fm's have a vector subtracted from the sum of all."""
+    *look_up, _, kind = arguments
+    grad_dense, grad_sparse = lookup_interact_gradients(grad_out, dense, *arguments)
+    if kind != "fm":
+        return grad_dense, grad_sparse
+    columns = dense.shape[1]
+    own = 2 * grad_out[:, columns : 2 * columns].unsqueeze(1) * _vectors(dense, *look_up)
+    return grad_dense + own[:, 0], grad_sparse + own[:, 1:]
+
+
+def _vectors(dense: Tensor, *look_up) -> Tensor:
+    """[B, F + 1, D]; an id of no row counts as zeros."""
+    rows, columns = dense.shape
+    sparse = embedding_bags(*look_up, out_of_range="zero").view(rows, len(look_up[1]) - 1, columns)
+    return torch.cat([dense.unsqueeze(1), sparse], dim=1)
 
 
 def _smallest(call: Call) -> float:
@@ -116,20 +150,21 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
 def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
     for call in _calls(case, device):
         dense, _, row_offsets, *_ = call.tensors
-        pad_to, precision = call.options
-        wide = width(len(row_offsets) - 1, dense.shape[1], pad_to)
+        pad_to, precision, kind = call.options
+        wide = width(len(row_offsets) - 1, dense.shape[1], pad_to, kind)
         own = case if case.only in ("", "grad_out") else Case(case.shape, case.dtype)
-        yield Call(call.name, (own.tensor(3, device, (len(dense), wide)), *call.tensors), (precision,))
+        yield Call(call.name, (own.tensor(3, device, (len(dense), wide)), *call.tensors), (precision, kind))
 
 
 _DIMENSIONS = (
     Dimension(lambda n: Case((1, n)), large=512), Dimension(lambda n: Case((n, 4)), large=512),
     Dimension(lambda features: Case((2, 4), sizes=(features,)), large=40),
 )
-_spec = functools.partial(
-    Spec, scale=_Products(k=8.0), cases=_cases, wide_cases=_wide_cases, dimensions=_DIMENSIONS
-)
+_spec = functools.partial(Spec, cases=_cases, wide_cases=_wide_cases, dimensions=_DIMENSIONS)
 SPECS = {
-    "lookup_interact": _spec(lookup_interact, _calls),
-    "lookup_interact_gradients": _spec(lookup_interact_gradients, _gradient_calls, ("grad_dense", "grad_sparse")),
-}
+    "lookup_interact": _spec(lookup_interact, _calls, scale=_Products(8.0, _sizes)),
+    "lookup_interact_gradients": _spec(
+        lookup_interact_gradients, _gradient_calls, ("grad_dense", "grad_sparse"),
+        scale=_Products(8.0, _gradient_sizes),
+    ),
+}  # fmt: skip

@@ -1,5 +1,6 @@
 // lookup_interact's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "backward.cuh"
+#include "columns.cuh"
 #include "kernel.cuh"
 
 #include "check/host/testing.cuh"
@@ -15,6 +16,8 @@ template <class T>
 struct Functions {
     decltype(&op::launch<T>) launch = op::launch<T>;
     decltype(&op::launch_backward<T>) launch_backward = op::launch_backward<T>;
+    decltype(&op::launch_columns<T>) launch_columns = op::launch_columns<T>;
+    decltype(&op::launch_columns_backward<T>) launch_columns_backward = op::launch_columns_backward<T>;
 };
 using Kernels = Functions<float>;
 #ifdef BROKEN_KERNELS
@@ -28,13 +31,17 @@ enum { the_dense, the_tables, the_out, the_grad, the_grad_dense, the_grad_sparse
 struct Way {
     long long features, pad_to;
     bool bags, narrow, tf32, good;  // narrow: ids and offsets of 32 bits; good: all ids are rows of their tables
+    enum Kind { dot, fm, flat } kind = dot;
 
     long long width(long long columns) const {
-        return (columns + features * (features + 1) / 2 + pad_to - 1) / pad_to * pad_to;
+        const long long others = kind == dot ? features * (features + 1) / 2 : columns * (kind == fm ? 1 : features);
+        return (columns + others + pad_to - 1) / pad_to * pad_to;
     }
+    op::Kind of_columns() const { return kind == fm ? op::Kind::fm : op::Kind::flat; }
     std::string name() const {
-        return "F=" + std::to_string(features) + "/" + std::to_string(pad_to) + (bags ? ",bags" : "") +
-               (narrow ? ",int32" : "") + (tf32 ? ",tf32" : "") + (good ? "" : ",hostile");
+        return (kind == dot ? "F=" : kind == fm ? "fm,F=" : "flat,F=") + std::to_string(features) + "/" +
+               std::to_string(pad_to) + (bags ? ",bags" : "") + (narrow ? ",int32" : "") + (tf32 ? ",tf32" : "") +
+               (good ? "" : ",hostile");
     }
 };
 
@@ -99,7 +106,10 @@ struct Case {
                     }
                     values.push_back(value), sizes.push_back(size);
                 }
-            add_row(values, sizes, rounding);
+            if (way.kind == Way::dot)
+                add_row(values, sizes, rounding);
+            else
+                add_columns(values, sizes, rounding);
             for (long long i = 0; i <= way.features; ++i) add_gradient(row, i, values, sizes, rounding);
         }
         out.by_slack = grad_dense.by_slack = grad_sparse.by_slack = true;
@@ -121,10 +131,40 @@ private:
             }
         out.values.resize(end), out.slack.resize(end);
     }
+    // Of fm and flat.
+    void add_columns(const std::vector<double>& values, const std::vector<double>& sizes, double rounding) {
+        const size_t columns = size_t(shape.columns), vectors = size_t(way.features) + 1;
+        const size_t end = out.values.size() + size_t(way.width(shape.columns));
+        const double of_bags = way.bags ? rounding : 0;
+        for (size_t n = 0; n < (way.kind == Way::flat ? vectors : 1) * columns; ++n)
+            out.values.push_back(values[n]), out.slack.push_back(n < columns ? 0 : of_bags * sizes[n]);
+        for (size_t d = 0; d < columns && way.kind == Way::fm; ++d) {
+            double sum = 0, size = 0, pairs = 0, sizes_of_pairs = 0;
+            for (size_t i = 0; i < vectors; ++i) {
+                pairs += sum * values[i * columns + d], sizes_of_pairs += size * sizes[i * columns + d];
+                sum += values[i * columns + d], size += sizes[i * columns + d];
+            }
+            out.values.push_back(std::isfinite(sum) ? pairs : std::nan(""));
+            out.slack.push_back(rounding * sizes_of_pairs);
+        }
+        out.values.resize(end), out.slack.resize(end);
+    }
     void add_gradient(long long row, long long i, const std::vector<double>& values, const std::vector<double>& sizes,
                       double rounding) {
         const T* const grads = grad.data() + row * way.width(shape.columns);
-        for (long long d = 0; d < shape.columns; ++d) {
+        Expected& expected = i ? grad_sparse : grad_dense;
+        for (long long d = 0; d < shape.columns && way.kind == Way::flat; ++d)
+            expected.values.push_back(testing::to_double(grads[i * shape.columns + d])), expected.slack.push_back(0);
+        for (long long d = 0; d < shape.columns && way.kind == Way::fm; ++d) {
+            const double weight = testing::to_double(grads[shape.columns + d]);
+            double all = 0, size = 0;
+            for (long long j = 0; j <= way.features; ++j)
+                all += values[size_t(j * shape.columns + d)], size += sizes[size_t(j * shape.columns + d)];
+            const double sum = weight * (all - values[size_t(i * shape.columns + d)]);
+            expected.values.push_back(i ? sum : testing::to_double(grads[d]) + sum);
+            expected.slack.push_back(rounding * std::fabs(weight) * size + 1e-7 * std::fabs(expected.values.back()));
+        }
+        for (long long d = 0; d < shape.columns && way.kind == Way::dot; ++d) {
             double sum = i ? 0 : testing::to_double(grads[d]), size = 0;
             for (long long j = 0; j <= way.features; ++j) {
                 const long long larger = i > j ? i : j, pair = larger * (larger - 1) / 2 + i + j - larger;
@@ -133,7 +173,6 @@ private:
                 sum += weight * values[size_t(j * shape.columns + d)];
                 size += std::fabs(weight) * sizes[size_t(j * shape.columns + d)];
             }
-            Expected& expected = i ? grad_sparse : grad_dense;
             expected.values.push_back(sum), expected.slack.push_back(rounding * size + 1e-7 * std::fabs(sum));
         }
     }
@@ -177,6 +216,8 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
     const std::string how = limits.plain ? ", plain" : limits.blocks ? ", few blocks" : "";
     double bytes = double(on.dense.bytes() + out.bytes());
     report.check<T>(shape, way.name(), "forward" + how, bytes, {{"out", out, c.out}}, [&] {
+        if (way.kind != Way::dot)
+            return functions.launch_columns(on.call, way.of_columns(), out.get(), cudaStream_t{}, limits);
         return functions.launch(on.call, way.tf32, out.get(), cudaStream_t{}, limits);
     });
     Buffer<T> grad(c.grad, shape.off(the_grad)), grad_dense(shape.elements(), shape.off(the_grad_dense));
@@ -188,8 +229,12 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
         if (of_sparse) outputs.emplace_back("grad_sparse", grad_sparse, c.grad_sparse);
         bytes = double(grad.bytes() + 2 * grad_sparse.bytes());
         report.check<T>(shape, way.name(), direction + how, bytes, outputs, [&] {
-            return functions.launch_backward(on.call, way.tf32, grad.get(), of_dense ? grad_dense.get() : nullptr,
-                                             of_sparse ? grad_sparse.get() : nullptr, cudaStream_t{}, limits);
+            T* const to_dense = of_dense ? grad_dense.get() : nullptr;
+            T* const to_sparse = of_sparse ? grad_sparse.get() : nullptr;
+            if (way.kind != Way::dot)
+                return functions.launch_columns_backward(on.call, way.of_columns(), grad.get(), to_dense, to_sparse,
+                                                         cudaStream_t{}, limits);
+            return functions.launch_backward(on.call, way.tf32, grad.get(), to_dense, to_sparse, cudaStream_t{}, limits);
         });
     };
     backward("backward", true, true);
@@ -222,6 +267,25 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     for (const Shape& shape : {Shape{0, 16}, {3, 0}, {1, 1}}) at(shape, {4, 1, false, false, false, true});
     if (testing::on_gpu && !testing::quick)
         for (long long rows : {2048, 65536}) at({rows, 16}, {26, 8, false, false, true, true});
+    for (Way::Kind kind : {Way::fm, Way::flat}) {
+        at({9, 16}, {26, 1, false, true, false, false, kind});
+        at({9, 16}, {26, 8, true, false, false, false, kind});
+        at({5, 16, 0, true}, {26, 8, false, false, false, true, kind});
+        // One lane for a vector, and all; vectors that a warp finds at once, one more, and as many again.
+        for (long long columns : {1, 3, 4, 8, 20, 128, 132})
+            at({3, columns}, {26, 8, columns == 20, true, false, true, kind});
+        for (long long features : {0, 1, 30, 31, 32, 63, 64})
+            for (long long columns : {4, 16}) at({3, columns}, {features, 1, features == 31, false, false, true, kind});
+        at({21, 16}, {9, 8, false, false, false, true, kind}, {2, false});
+        at({21, 16}, {9, 1024, false, false, false, true, kind}, {1, false});
+        at({3, 16}, {26, 1, true, true, false, false, kind}, {0, true});
+        for (const Shape& shape : {Shape{0, 16}, {3, 0}, {1, 1}}) at(shape, {4, 1, false, false, false, true, kind});
+        if (testing::few_rows()) continue;
+        for (int tensor = 0; tensor < tensors; ++tensor)
+            at({5, 16, 1u << tensor}, {26, 8, false, true, false, true, kind});
+        if (testing::on_gpu && !testing::quick)
+            for (long long rows : {2048, 65536}) at({rows, 16}, {26, 8, false, false, false, true, kind});
+    }
 }
 
 int main(int count, char** arguments) {

@@ -9,6 +9,7 @@ import torch
 import kernels
 
 from ...check import Case, check, gradients
+from ...check.comparison import double
 from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from ...dispatch import input_errors
 from . import choice
@@ -42,8 +43,9 @@ class LookUps:
         assert left is None
 
     def kinds(self, case=None):
-        """Bags, and one id a bag: offsets that are no tensors are another path."""
-        return self.calls(case)[:2]
+        """Bags, and one id a bag: offsets that are no tensors are another path. And the kinds, by turns."""
+        calls = self.calls(case)
+        return [*calls[:2], *calls[5::3]]
 
     def no_tensors(self, call):
         return [case for case in super().no_tensors(call) if case[2] != "offsets must be a tensor; got NoneType"]
@@ -182,7 +184,17 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
     def test_auto_is_eager_where_no_warp_holds_a_row(self, features, columns, dtype, precision, expected):
         call = of_shape(2, features, columns, dtype=dtype, precision=precision)
         assert OP.auto(*call.arguments()) == expected
-        assert GRADIENTS.auto(call.tensors[0], *call.tensors, precision) == expected
+        assert GRADIENTS.auto(call.tensors[0], *call.tensors, precision, "dot") == expected
+
+    @pytest.mark.parametrize("kind", ["fm", "flat"])
+    def test_auto_of_columns_is_cuda_but_for_float64(self, kind):
+        for features, columns, dtype, expected in (
+            (26, 16, torch.float32, "cuda"), (40, 17, torch.float16, "cuda"), (0, 16, torch.float32, "cuda"),
+            (26, 16, torch.float64, "eager"), (26, 0, torch.float32, "eager"),
+        ):
+            call = of_shape(2, features, columns, dtype=dtype, kind=kind)
+            assert OP.auto(*call.arguments()) == expected
+            assert GRADIENTS.auto(call.tensors[0], *call.tensors, "ieee", kind) == expected
 
     @pytest.mark.parametrize(
         ("features", "dtype", "precision", "expected"),
@@ -221,6 +233,63 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         least = [choice.measured_least(columns, True, True) for columns in (8, 16, 20, 32, 40, 64, 65)]
         assert least == [0, 1000, 1000, 1000, 0, 0, 0]
         choice.measured_least.cache_clear()
+
+    @pytest.mark.parametrize("kind", ["fm", "flat"])
+    @pytest.mark.parametrize("trains", [False, True])
+    def test_columns_stay_in_parts_until_they_are_measured(self, monkeypatch, kind, trains):
+        """And go by what was measured then; bags with gradients never."""
+        choice.measured_least.cache_clear()
+
+        def why(rows: int, bags: bool = False, columns: int = 16, dtype: torch.dtype = torch.float32) -> str:
+            return choice.why_in_two(rows, 26, columns, dtype, "ieee", bags, trains, torch.device("cpu"), kind)
+
+        monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", {})
+        assert f"16 numbers ({kind})" in why(65536)
+        of = {16: {100: ((2.0, 1.0),), 10: ((1.0, 2.0),)}}
+        monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", {(kind, trains): of})
+        choice.measured_least.cache_clear()
+        assert not why(100)
+        assert "for 100 rows and more" in why(99)
+        assert bool(why(100, bags=True)) is trains
+        assert why(100, columns=17)
+        assert why(100, dtype=torch.float64)
+        choice.measured_least.cache_clear()
+
+    @kernel_backend
+    @pytest.mark.parametrize("kind", ["fm", "flat"])
+    @pytest.mark.parametrize("features", [0, 1, 31, 32, 33, 70])
+    def test_columns_of_every_number_of_features(self, backend, kind, features):
+        self.hold(backend, [of_shape(7, features, columns, bags, pad_to=pad_to, kind=kind)
+                            for columns, bags, pad_to in ((16, False, 1), (16, True, 8), (4, False, 1), (5, False, 4))])
+
+    @kernel_backend
+    @pytest.mark.parametrize("kind", ["fm", "flat"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def test_columns_of_every_width(self, backend, kind, dtype):
+        self.hold(backend, [of_shape(5, 26, columns, dtype=dtype, pad_to=8, kind=kind)
+                            for columns in (1, 2, 4, 8, 12, 16, 24, 64, 128, 136, 256, 1032)])
+
+    @every_backend
+    @pytest.mark.parametrize("kind", ["fm", "flat"])
+    def test_columns_are_what_the_formulas_say(self, backend, kind):
+        dense, tables = torch.tensor([[1.0, 2.0]], device=DEVICE), torch.arange(8.0, device=DEVICE).view(4, 2)
+        row_offsets, indices = (torch.tensor(x, device=DEVICE) for x in ([0, 2, 3, 4], [[1, 0, 0]]))
+        out = self.function(backend)(dense, tables, row_offsets, indices, None, 3, "ieee", kind)
+        of_first = 1 * 2 + 1 * 4 + 1 * 6 + 2 * 4 + 2 * 6 + 4 * 6
+        of_second = 2 * 3 + 2 * 5 + 2 * 7 + 3 * 5 + 3 * 7 + 5 * 7
+        want = {"fm": [1, 2, of_first, of_second, 0, 0], "flat": [1, 2, 2, 3, 4, 5, 6, 7, 0]}
+        assert out.tolist() == [want[kind]]
+
+    @kernel_backend
+    @pytest.mark.parametrize("bags", [False, True])
+    def test_fm_loses_nothing_to_a_difference(self, backend, bags):
+        """Where one vector is large: the pairs' own magnitude bounds the error, the squares' does not count."""
+        call = of_shape(50, 26, 16, bags, kind="fm")
+        call.tensors[0].mul_(1e4)
+        exact, sizes = (self.spec.reference(*call.map(of).arguments()) for of in (double, lambda t: double(t).abs()))
+        allowed = 8 * torch.finfo(torch.float32).eps * sizes
+        assert bool(((self.function(backend)(*call.arguments()) - exact).abs() <= allowed).all())
+        assert not bool(((self.function("eager")(*call.arguments()) - exact).abs() <= allowed).all())
 
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):

@@ -42,7 +42,7 @@ void launch(const float* x, const float* weight, float* out, int M, int N, int K
         """A run that is looked at, access by access; its last buffer is out. gpu: there instead, by nvcc.
 
         DoesNotCompile: with the compiler's words."""
-        (M, K), N = x.shape, len(weight)
+        M, (N, K) = len(x), weight.shape
         buffers = [x.numpy(), weight.numpy(), torch.full((M, N), float("nan")).numpy()]
         program = programs.build(self.with_launch(), gpu)
         return programs.run(program, buffers, (M, N, K), backwards=backwards)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,16 @@ def test_what_a_warp_reads(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "naive, 64³: warps read weight 8,192 times, 32.0 sectors each"
     assert lines[3] == "tile, 64³: warps read weight 256 times, 4.0 sectors each"
+
+
+def test_the_operand_that_the_notebook_makes():
+    """Its cell's kernel, for vectors of six elements."""
+    (path,) = Path(__file__).parents[2].glob("14_*.ipynb")
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]}
+    names = {"steps": {"4×4 a thread": product.read("registers")}, "replace": replace}
+    exec(cells["outer"].replace("C, OUTPUTS = 27 * 16, 512", "C, OUTPUTS = 6, 40"), names)
+    c, weight = torch.randn(70, 6), torch.randn(40, 36)
+    outcome = names["outer"].on_host(c, weight)
+    assert outcome.status == "ok", outcome.text
+    expected = (c[:, :, None] * c[:, None]).flatten(1) @ weight.T
+    torch.testing.assert_close(torch.from_numpy(outcome.buffers[-1][0]).view(70, 40), expected)

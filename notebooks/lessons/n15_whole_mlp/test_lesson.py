@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
 from lessons.n15_whole_mlp import pictures, puzzles, recorded
+from lessons.shared import answers
 from lessons.shared.records import Unsaved
 
 
@@ -23,6 +30,36 @@ def test_what_is_timed_is_the_readers_kernel_or_else_the_lessons():
     puzzles.JUDGE.solved["mlp"] = mine = object()
     assert puzzles.solution("mlp") is mine
     del puzzles.JUDGE.solved["mlp"]
+
+
+COMPILED = """
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+{kernel}
+
+
+types = dict.fromkeys(mlp_kernel.arg_names[:10], "*bf16") | {{"M": "i32"}}
+constants = {{"K": 16, "N1": 512, "N2": 256, "N3": 64, "N4": 16, "ROWS": 16, "CHUNK": {chunk}, "PRECISION": "tf32"}}
+aligned = {{(i,): [["tt.divisibility", 16]] for i in range(10)}}
+source = ASTSource(mlp_kernel, types | dict.fromkeys(constants, "constexpr"), constants, aligned)
+print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={{"num_stages": {stages}}}).asm["ttgir"])
+"""
+
+
+@pytest.mark.parametrize(("chunk", "stages", "waiting"), [(32, 6, 5), (64, 3, 2), (32, 1, 0)])
+def test_chunks_that_wait_in_shared_memory(tmp_path, chunk, stages, waiting):
+    """In low tiles as many as iterations are asked for ahead."""
+    kernel = answers.solutions(Path(puzzles.__file__).parent)["mlp"].source.partition("\n\n\n")[0]
+    (tmp_path / "compiled.py").write_text(COMPILED.format(kernel=kernel, chunk=chunk, stages=stages))
+    how = {"cwd": tmp_path, "env": os.environ | {"TRITON_INTERPRET": "0"}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "compiled.py"], **how, check=False)
+    assert done.returncode == 0, done.stderr
+    rings = re.findall(rf"local_alloc : \(\) -> !ttg\.memdesc<(\d)x{chunk}x256xbf16", done.stdout)
+    assert rings == [str(waiting)] * (waiting > 0)
 
 
 def test_the_best_of_ours_stands_beside_the_best_peer(monkeypatch, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernels.ops.dlrm.shape import MOST_NUMBERS
 from lessons.n19_whole_model_in_one_kernel.mini_kernel import shape
 from lessons.shared.picture import BLUE, GREEN, ORANGE, RED, open_panels
 
@@ -48,9 +47,10 @@ def draw_budget(compiled: Mapping[int, tuple[int, int]], width: int = 16) -> Fig
                     textcoords="offset points", ha="center")
     ax.plot([], [], "o", color=GREEN, label="registers of the compiled kernel")
     ax.axhline(REGISTERS, color=RED, linestyle=":", linewidth=1)
-    ax.axhline(MOST_NUMBERS, color=RED, linewidth=1)
-    for y, text in ((REGISTERS, "the registers of a thread"), (MOST_NUMBERS, "the op's budget")):
-        ax.text(30, y, f"{text}: {y}", ha="right", va="bottom", size=8, color=RED)
+    budgets = [shape(count, width).most_numbers for count in tables]
+    ax.step(tables, budgets, color=RED, linewidth=1, where="mid")
+    for x, y, text in ((8, REGISTERS, "the registers of a thread"), (30, budgets[-1], "the op's budget")):
+        ax.text(x, y, f"{text}: {y}", ha="right", va="bottom", size=8, color=RED)
     ax.set(xlabel=f"tables of width {width}", ylim=(0, 500), xlim=(1, 30))
     ax.legend(frameon=False, loc="upper left", fontsize=8)
     return figure

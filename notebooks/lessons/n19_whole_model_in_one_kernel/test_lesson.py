@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 from kernels import runtime
 from kernels.device.source_launch import Source
+from kernels.measure.records import load
+from kernels.ops.dlrm.shape import MOST_SHARED_NUMBERS
 from kernels.ops.dlrm.source import NAME, source_of
 from lessons.n19_whole_model_in_one_kernel import mini_kernel, pictures, puzzles
 from lessons.shared import answers
@@ -68,10 +72,18 @@ def of_shape(tables: int, width: int) -> Source:
     return Source(NAME, source_of(shape), 32 * shape.warps, shape.shared_bytes)
 
 
-def test_what_fits_spills_nothing_and_neither_does_what_the_budget_refuses():
-    fits, refused = mini_kernel.shape(8, 16), mini_kernel.shape(16, 16)
-    assert not fits.why_not()
-    assert refused.why_not() == "280 numbers of a row per thread, but the budget is 160"
+def test_the_budget_is_the_most_numbers_that_were_measured_faster_and_that_do_not_spill():
+    us: dict = {}
+    for row in load("lecture_19")["rows"]:
+        if row["part"] == "budget":
+            tables, width = map(int, re.findall(r"\d+", row["size"]))
+            us.setdefault(mini_kernel.shape(tables, width), {})[row["name"]] = row["us_p50"]
+    faster = [shape for shape, ours in us.items() if 2 * ours["a row a thread"] < ours["torch.compile, combo_kernels"]]
+    spills = mini_kernel.shape(26, 16)
+    assert spills in faster
+    assert spills.why_not().count(";") == 2, "its numbers are not its only budget"
+    assert max(shape.numbers for shape in faster if shape != spills) == MOST_SHARED_NUMBERS
+    assert not any(shape.why_not() for shape in faster if shape != spills)
     for tables in (8, 16):
         if (found := registers(of_shape(tables, 16))) is None:
             pytest.skip("no compiler, or no cuobjdump")
