@@ -576,6 +576,19 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         check(self.op, self.function("triton"), cases=cases)
 
     @INTERPRETED
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_rows_of_several_tiles_count_a_miss_once(self, monkeypatch, ragged):
+        launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
+        monkeypatch.setattr(launcher, "INTERPRETED", launcher.Limits(bytes_of_a_thread=1, bags_bytes=1))
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        ids.view(-1)[:3] = torch.tensor([99, -1, 2**40])  # which no table has
+        arguments = tables_of(41), ROW_OFFSETS, ids, offsets, "sum", None, -1
+        before = kernels.out_of_range_count(DEVICE)
+        got = self.function("triton")(*arguments, "count")
+        assert kernels.out_of_range_count(DEVICE) == before + 3
+        torch.testing.assert_close(got, self.function("eager")(*arguments, "zero"))
+
+    @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):
         launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
         # 65 columns in five blocks; of a weight's gradient in one, and one column.
