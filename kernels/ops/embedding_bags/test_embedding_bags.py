@@ -365,6 +365,8 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             guard.verify()
         out = self.function(backend)(tables, lying, ids + 4, out_of_range="zero")
         assert not out[1, 1].any()
+        falling = torch.tensor([20, 5, 46], device=DEVICE)  # the first table has no rows, but its first is one
+        assert not self.function(backend)(tables, falling, ids, out_of_range="zero")[:, 0].any()
 
     @kernel_backend
     def test_too_many_ids_to_sort(self, backend):
