@@ -129,17 +129,18 @@ class TestWalk(Contract):
     @pytest.mark.parametrize(
         ("ids", "chunk"),
         [("one", 1), ("one", 2), ("all", 2), ("all", 8), ("long and short", 2), ("long and short", 8), ("two", 1),
-         ("up to the last", 4), ("with the last", 4), ("into the last", 4)],
+         ("up to the last", 4), ("with the last", 4), ("into the last", 4), ("of no row", 4)],
     )
     @every_rule
     def test_rows_that_fill_any_number_of_chunks(self, backend, chunk, ids, rule):
         count = 67  # chunks of 2 leave one id, the second of its row in "all"
         rows = {
             "two": [0, 0, 1], "up to the last": [0] + [1] * 19 + [2], "with the last": [0] + [1] * 20,
-            "into the last": [0] + [1] * 20 + [2], "one": [4] * count, "all": [*range(count - 1), count - 2],
+            "into the last": [0] + [1] * 20 + [2], "of no row": [3] * 30, "one": [4] * count,
+            "all": [*range(count - 1), count - 2],
             "long and short": [0] * 16 + [1] * 17 + [2, 3] + [5] * 32,
         }[ids]
-        keys = 2 * torch.tensor([*rows], dtype=torch.int32) + 1
+        keys = 2 * torch.tensor([*rows], dtype=torch.int32) + (ids != "of no row")
         tables, grad = Case((count, 5)).tensor(1), Case((len(keys), 5)).tensor(2)
         state = {"sgd": tables.new_empty(0), "adagrad": tables.abs(), "rowwise_adagrad": tables[:, 0].abs()}[rule]
         positions = torch.randperm(len(keys)).int()
