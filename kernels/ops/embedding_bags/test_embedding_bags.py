@@ -321,7 +321,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @pytest.mark.parametrize(
         ("change", "position", "value"),
         [({5: 3}, 5, 3), ({5: 20}, 5, 20), ({5: -1}, 5, -1), ({0: 1}, 0, 1), ({5: 2**40}, 5, 2**40),
-         ({5: -(2**63)}, 5, -(2**63))],  # the bag before begins at 21
+         ({5: -(2**63)}, 5, -(2**63)), ({5: 999}, 5, 999)],  # the bag before begins at 21
     )
     def test_bad_offsets_are_named(self, backend, change, position, value):
         ids, offsets = ragged_ids(10)
