@@ -233,6 +233,15 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             assert not out[9, 1].any()
             assert out[8].any(dim=1).all()
 
+    @every_backend
+    def test_negative_numbers_of_32_bits_are_named(self, backend):
+        ids, offsets = (tensor.int() for tensor in ragged_ids(10))
+        call = functools.partial(self.function(backend), tables_of(5), ROW_OFFSETS, ids, offsets)
+        ids[3] = -2
+        self.fails(call, IndexError, "id -2 of feature")
+        ids[3], offsets[5] = 0, -7
+        self.fails(call, ValueError, r"offsets\[5\] is -7")
+
     @kernel_backend
     def test_a_bad_id_is_reported_once(self, backend):
         ids = single_ids(10)
