@@ -17,7 +17,8 @@ where a row begins, leaves a row's gradient where the row ends. What a program h
     it goes on in the next tile                   its sum so far is the tile's tail, wherever it began
 
 finish takes a program a tile, too: where a row that came ends, it adds the head and the tails before it, PARTS at once,
-and updates the row. So a row of 60,000 occurrences, which tables of three rows have, takes no longer than others.
+and updates the row. So a row of 60,000 occurrences, which tables of three rows have, is the work of 938 programs of
+walk, and of 16 columns 15 steps of finish.
 """
 
 import triton
