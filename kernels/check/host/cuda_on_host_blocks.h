@@ -228,7 +228,7 @@ private:
 // All blocks are resident: each has a thread of the operating system, and so its own copy of what is thread_local, as
 // __shared__ is then. They run one at a time, each until it has returned or all its threads wait for the grid.
 struct Resident {
-    Block block;
+    Block* block = nullptr;
     Turn turn;
     bool returned = false, ended = false;  // the block; its thread, which ends without it after a failure
     std::unique_ptr<SharedMemory> shared;
@@ -238,10 +238,10 @@ inline Turn the_launchers_turn;
 
 CUDA_ON_HOST_UNSEEN inline void run_resident_block(Resident* resident) {
     resident->turn.take();
-    block = &resident->block;
+    block = resident->block;
     if (!failure[0]) begin_block();
     while (!failure[0]) {
-        block = &resident->block;
+        block = resident->block;
         resident->returned = run_block();
         if (resident->returned) break;
         for (unsigned i = 0; i < block->threads; ++i) block->fibers[i].state = State::ready;
@@ -277,20 +277,23 @@ inline bool run_resident(dim3 grid, dim3 threads, size_t shared_bytes, const std
     Launching lock;
     begin_grid(grid, threads, call);
     unsigned blocks = grid.x * grid.y * grid.z;
+    static std::vector<Block*>& kept = *new std::vector<Block*>;  // from launch to launch, for their fibers
+    while (kept.size() < blocks) kept.push_back(new Block);
     std::vector<Resident> residents(blocks);
     for (unsigned n = 0; n < blocks; ++n) {
         Resident& resident = residents[n];
         resident.shared = std::make_unique<SharedMemory>(shared_bytes);
-        resident.block.index = nth_block(n, grid);
-        resident.block.threads = threads.x * threads.y * threads.z;
-        resident.block.shared_memory = resident.shared->fresh();
+        resident.block = kept[n];
+        resident.block->index = nth_block(n, grid);
+        resident.block->threads = threads.x * threads.y * threads.z;
+        resident.block->shared_memory = resident.shared->fresh();
         resident.thread = std::thread(run_resident_block, &resident);
     }
     take_turns(residents.data(), blocks);
-    for (Resident& resident : residents) {
-        resident.thread.join();
-        discard(resident.block);
-    }
+    for (Resident& resident : residents) resident.thread.join();
+    acquire(failure);
+    if (failure[0])
+        for (Resident& resident : residents) discard(*resident.block);
     return end_grid();
 }
 #endif

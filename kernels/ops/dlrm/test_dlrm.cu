@@ -357,20 +357,22 @@ template <class T, class Of, int flags = plainly>
 void check_cluster(testing::Report& report, long long rows_of_call, int clusters, Problem p = {}) {
     p = problem_of<Of, flags>(p, rows_of_call), p.cluster = dlrm::cluster_blocks;
     const Case<T> c(p);
-    if (!testing::few_rows()) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
+    // Each kernel is compiled for seconds: where ids lie does not go by the tile, nor do most states by the dtype.
+    if constexpr (flags == plainly && (sizeof(T) == sizeof(float) || std::is_same_v<Of, Small>))
+        if (!testing::few_rows()) p.tile = 8, check_cluster<T, 1, Of, flags>(report, p, c, clusters);
     p.tile = 16, check_cluster<T, 2, Of, flags>(report, p, c, clusters);
 }
 template <class T>
 void check_clusters(testing::Report& report) {
     check_cluster<T, Small>(report, 21, 1);
     check_cluster<T, Given>(report, 19, 1);
-    check_cluster<T, OneExchange>(report, 19, 1);
+    if constexpr (sizeof(T) == sizeof(float)) check_cluster<T, OneExchange>(report, 19, 1);
     if constexpr (testing::race_check) return;
     if (testing::quick && sizeof(T) < sizeof(float)) return;
     check_cluster<T, Small>(report, 0, 1);
     check_cluster<T, Small>(report, 37, 2);
     check_cluster<T, Long>(report, 19, 1);
-    check_cluster<T, NoExchange>(report, 19, 1);
+    if constexpr (sizeof(T) == sizeof(float)) check_cluster<T, NoExchange>(report, 19, 1);
 #ifndef __CUDACC__
     cuda_on_host::shared_bytes_of_a_multiprocessor = 1 << 20;  // the emulated device has four for a cluster's eight blocks
 #endif
@@ -452,8 +454,10 @@ void check_pairs(testing::Report& report) {
     if constexpr (sizeof(T) == 2) check_pair<T, Whole>(report, 33, 2);
     if (testing::quick && sizeof(T) < sizeof(float)) return;
     check_pair<T, Halved, keeping>(report, 31, 1);
-    check_pair<T, Main>(report, 33, 1);
-    check_pair<T, Parts, bags | narrow_ids | apart | bad>(report, 40, 2);
+    if constexpr (sizeof(T) == sizeof(float)) {
+        check_pair<T, Main>(report, 33, 1);
+        check_pair<T, Parts, bags | narrow_ids | apart | bad>(report, 40, 2);
+    }
 }
 #endif
 

@@ -5,8 +5,8 @@
 //     fm     [t_0, Σ t_i ⊙ t_j for j < i, zeros], the pairs of a factorization machine, a column at a time:
 //            ½ ((Σ t_i)² − Σ t_i²), but added up as t_i (t_0 + … + t_{i-1}), which loses nothing to a difference
 //
-// Bytes: the rows that ids name, the ids and dense in; out, (F + 1) D numbers of a row for flat, 2 D for fm. Two kernels
-// write B F D numbers besides, and read them again. The gradients of fm's vectors, h ⊙ (Σ t_i − t_f) with h that of
+// Bytes: the rows that ids name, the ids and dense in; out, (F + 1) D numbers of a row for flat, 2 D for fm. Two
+// kernels write B F D numbers besides, and read them again. The gradients of fm's vectors, h ⊙ (Σ t_i − t_f) with h that of
 // the pairs, take the vectors, which are looked up again. Those of flat's lie in out's gradient, and are copied.
 //
 // A warp takes a row of the batch at a time. Its lanes are groups of neighbours: a lane has 16 bytes of a vector, and

@@ -234,7 +234,8 @@ void check(testing::Report& report, const Shape& shape, const Way& way, const Fu
             if (way.kind != Way::dot)
                 return functions.launch_columns_backward(on.call, way.of_columns(), grad.get(), to_dense, to_sparse,
                                                          cudaStream_t{}, limits);
-            return functions.launch_backward(on.call, way.tf32, grad.get(), to_dense, to_sparse, cudaStream_t{}, limits);
+            return functions.launch_backward(on.call, way.tf32, grad.get(), to_dense, to_sparse, cudaStream_t{},
+                                             limits);
         });
     };
     backward("backward", true, true);
