@@ -233,6 +233,15 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             assert not out[9, 1].any()
             assert out[8].any(dim=1).all()
 
+    @every_backend
+    def test_negative_numbers_of_32_bits_are_named(self, backend):
+        ids, offsets = (tensor.int() for tensor in ragged_ids(10))
+        call = functools.partial(self.function(backend), tables_of(5), ROW_OFFSETS, ids, offsets)
+        ids[3] = -2
+        self.fails(call, IndexError, "id -2 of feature")
+        ids[3], offsets[5] = 0, -7
+        self.fails(call, ValueError, r"offsets\[5\] is -7")
+
     @kernel_backend
     def test_a_bad_id_is_reported_once(self, backend):
         ids = single_ids(10)
@@ -321,7 +330,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @pytest.mark.parametrize(
         ("change", "position", "value"),
         [({5: 3}, 5, 3), ({5: 20}, 5, 20), ({5: -1}, 5, -1), ({0: 1}, 0, 1), ({5: 2**40}, 5, 2**40),
-         ({5: -(2**63)}, 5, -(2**63))],  # the bag before begins at 21
+         ({5: -(2**63)}, 5, -(2**63)), ({5: 999}, 5, 999)],  # the bag before begins at 21
     )
     def test_bad_offsets_are_named(self, backend, change, position, value):
         ids, offsets = ragged_ids(10)
@@ -365,6 +374,8 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             guard.verify()
         out = self.function(backend)(tables, lying, ids + 4, out_of_range="zero")
         assert not out[1, 1].any()
+        falling = torch.tensor([20, 5, 46], device=DEVICE)  # the first table has no rows, but its first is one
+        assert not self.function(backend)(tables, falling, ids, out_of_range="zero")[:, 0].any()
 
     @kernel_backend
     def test_too_many_ids_to_sort(self, backend):
@@ -574,6 +585,19 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(launcher, "INTERPRETED", launcher.Limits())
         cases = Case((7, 16), every_option=False), Case((9, 3), torch.bfloat16, every_option=False)
         check(self.op, self.function("triton"), cases=cases)
+
+    @INTERPRETED
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_rows_of_several_tiles_count_a_miss_once(self, monkeypatch, ragged):
+        launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
+        monkeypatch.setattr(launcher, "INTERPRETED", launcher.Limits(bytes_of_a_thread=1, bags_bytes=1))
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        ids.view(-1)[:3] = torch.tensor([99, -1, 2**40])  # which no table has
+        arguments = tables_of(41), ROW_OFFSETS, ids, offsets, "sum", None, -1
+        before = kernels.out_of_range_count(DEVICE)
+        got = self.function("triton")(*arguments, "count")
+        assert kernels.out_of_range_count(DEVICE) == before + 3
+        torch.testing.assert_close(got, self.function("eager")(*arguments, "zero"))
 
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):

@@ -27,7 +27,7 @@
 //     began in c-1; c is not within it                        group c-1                group c-1, the row
 //
 // Where the next chunk is within a row that begins in c, c is put on a list: finish adds up that row's parts, in order,
-// and writes the row. So a row of 60,000 occurrences, which tables of three rows have, takes no longer than others.
+// and writes the row. So a row of 60,000 occurrences, which tables of three rows have, is the work of many groups.
 #pragma once
 
 #include "device/integers.cuh"

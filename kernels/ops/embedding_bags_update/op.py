@@ -161,9 +161,9 @@ def embedding_bags_sgd_(
             "eager", or "auto": CUDA for CUDA tensors where it and the sort are built or can be, but Triton for small
             gradients (`is_faster_by_triton`), behind the same sort; else Triton; eager on a CPU.
 
-    With deterministic, occurrences of a row are summed in float32, in ascending position, chunk by chunk: every run
-    gives the same bits, and a row is updated once a call. A gradient, or weights, that lie in the tables' memory count
-    as they were before the call, and are copied for that. Returns tables.
+    With deterministic, occurrences of a row are summed in float32, chunk by chunk, in an order of the backend's that is
+    fixed: every run gives the same bits, and a row is updated once a call. A gradient, or weights, that lie in the
+    tables' memory count as they were before the call, and are copied for that. Returns tables.
 
     Raises:
         TypeError, ValueError: naming the argument. RuntimeError: a backend that this machine lacks; gradients are

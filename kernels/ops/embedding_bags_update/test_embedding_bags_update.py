@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from unittest import mock
 
 import hypothesis
@@ -17,7 +18,8 @@ import kernels
 from ... import runtime
 from ...check import Call, Case, Spec, check
 from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
-from ...dispatch import core
+from ...dispatch import core, cubin, plan
+from ...inductor.machine_code import sass
 from ..embedding_bags_sort import op as sort_op
 from ..embedding_bags_sort.op import embedding_bags_sort
 from . import eager, op
@@ -127,17 +129,18 @@ class TestWalk(Contract):
     @pytest.mark.parametrize(
         ("ids", "chunk"),
         [("one", 1), ("one", 2), ("all", 2), ("all", 8), ("long and short", 2), ("long and short", 8), ("two", 1),
-         ("up to the last", 4), ("with the last", 4), ("into the last", 4)],
+         ("up to the last", 4), ("with the last", 4), ("into the last", 4), ("of no row", 4)],
     )
     @every_rule
     def test_rows_that_fill_any_number_of_chunks(self, backend, chunk, ids, rule):
         count = 67  # chunks of 2 leave one id, the second of its row in "all"
         rows = {
             "two": [0, 0, 1], "up to the last": [0] + [1] * 19 + [2], "with the last": [0] + [1] * 20,
-            "into the last": [0] + [1] * 20 + [2], "one": [4] * count, "all": [*range(count - 1), count - 2],
+            "into the last": [0] + [1] * 20 + [2], "of no row": [3] * 30, "one": [4] * count,
+            "all": [*range(count - 1), count - 2],
             "long and short": [0] * 16 + [1] * 17 + [2, 3] + [5] * 32,
         }[ids]
-        keys = 2 * torch.tensor([*rows], dtype=torch.int32) + 1
+        keys = 2 * torch.tensor([*rows], dtype=torch.int32) + (ids != "of no row")
         tables, grad = Case((count, 5)).tensor(1), Case((len(keys), 5)).tensor(2)
         state = {"sgd": tables.new_empty(0), "adagrad": tables.abs(), "rowwise_adagrad": tables[:, 0].abs()}[rule]
         positions = torch.randperm(len(keys)).int()
@@ -173,6 +176,27 @@ class TestWalk(Contract):
             arguments[index] = wrong
             with pytest.raises(error, match=f"^{self.op}: {message}"):
                 self.function(backend)(*arguments)
+
+
+@pytest.mark.slow
+def test_all_of_tritons_threads_read_a_rows_state_before_one_writes_it(monkeypatch, tmp_path):
+    """Of sm_90's instructions, for finish and rows of 16 columns, which its two warps hold several times."""
+    images = []
+
+    def function(kernel, device):
+        images.append(cubin.compiled(kernel, tmp_path))
+        return 0, images[-1]
+
+    monkeypatch.setattr(plan, "_function", function)
+    tables, grad, keys = torch.empty(9, 16), torch.empty(99, 16), torch.empty(99, dtype=torch.int32)
+    arguments = tables, tables[:, 0].clone(), keys, keys, grad, None, None, None, 0.5, "rowwise_adagrad", 1e-6, 0
+    plan.record(OP, "", arguments, OP.allocations("", arguments), arch=90)
+    _, finish = images
+    if (lines := sass(Path(finish.path).read_bytes())) is None:
+        pytest.skip("Triton has no nvdisasm here")
+    stored = next(i for i, line in enumerate(lines) if "STG.E" in line)
+    loaded = max(i for i, line in enumerate(lines[:stored]) if "LDG.E R" in line)  # of 32 bits; the table's are of 128
+    assert any("BAR.SYNC" in line for line in lines[loaded:stored])
 
 
 no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_backend.args[1][2]], indirect=True)

@@ -17,7 +17,8 @@ where a row begins, leaves a row's gradient where the row ends. What a program h
     it goes on in the next tile                   its sum so far is the tile's tail, wherever it began
 
 finish takes a program a tile, too: where a row that came ends, it adds the head and the tails before it, PARTS at once,
-and updates the row. So a row of 60,000 occurrences, which tables of three rows have, takes no longer than others.
+and updates the row. So a row of 60,000 occurrences, which tables of three rows have, is the work of 938 programs of
+walk, and of 16 columns 15 steps of finish.
 """
 
 import triton
@@ -49,18 +50,24 @@ def _gradients(
 def _update(
     tables_ptr, state_ptr, rows, g, mine, columns, mask, learning_rate, eps, RULE: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """The rule for the rows [·] that are mine, of which g [·, D] is the gradient. rows are distinct."""
+    """The rule for the rows [·] that are mine, of which g [·, D] is the gradient. rows are distinct.
+
+    Where a tile has fewer numbers than the program has threads, several threads of several warps hold the same number
+    of the state, and one of them stores it: the others must have read it before.
+    """
     rows = rows.to(tl.int64)
     offsets = rows[:, None] * WIDTH + columns
     here = mine[:, None] & mask
     step = g
     if RULE == "adagrad":
         total = tl.load(state_ptr + offsets, here, other=1.0) + g * g
+        tl.debug_barrier()
         tl.store(state_ptr + offsets, total, here)
         step = g / (tl.sqrt(total) + eps)
     if RULE == "rowwise_adagrad":
         squares = tl.sum(tl.where(mask, g * g, 0.0), axis=1) / WIDTH
         total = tl.load(state_ptr + rows, mine, other=1.0) + squares
+        tl.debug_barrier()
         tl.store(state_ptr + rows, total, mine)
         step = g / (tl.sqrt(total) + eps)[:, None]
     before = tl.load(tables_ptr + offsets, here, other=0.0).to(tl.float32)
