@@ -310,10 +310,13 @@ def line(rows: Sequence[Mapping], device: torch.device) -> str:
         time = f"{row['us']:8.1f} µs" if "us" in row else row["match"]
         text += f"  {'*' if row['way'] == chosen else ' '}{row['way']} {time}"
     over = over_the_fastest(rows, device)
-    return text + ("" if over <= SLOWER else f"  SLOWER: {over:.3f}")
+    is_slower = over > SLOWER and any("us" in row for row in rows)
+    return text + is_slower * f"  SLOWER: {over:.3f}"
 
 
 def verdict(cells_: Sequence[Sequence[Mapping]], device: torch.device) -> str:
+    if not any("us" in row for rows in cells_ for row in rows):
+        return "Nothing was timed."
     over = [over_the_fastest(rows, device) for rows in cells_]
     worst = max(over, default=math.inf)
     met = "met" if worst <= SLOWER else "MISSED"

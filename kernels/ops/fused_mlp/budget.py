@@ -25,7 +25,7 @@ REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
 L2 = 50 * 2**20  # bytes of an H100's L2 cache
 WHOLE = REGISTERS // 4  # bytes of a weight that is multiplied whole: it passes through registers to shared memory
 # Bytes of registers for addresses, masks and the loop, where what is between the layers stays in registers too. ptxas
-# spills nothing of the MLPs of test_tiles.py, which leave so many, and some of 64-512-256-64-16 in tf32 (it leaves 32 KB).
+# spills nothing of test_tiles.py's MLPs, which leave so many, and some of 64-512-256-64-16 in tf32, which leaves 32 KB.
 OWN = 56 * 1024
 NARROW = 64  # columns of a first layer that is computed within the second one's loop
 MOST_CUDA_LAYERS = 16
