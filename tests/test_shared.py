@@ -26,7 +26,7 @@ FILES = [
 LIBRARIES = {"torch", "triton", "tl", "F"}
 # The core's own words too: an op's table of functions, a cubin's image, the mode that gradients are recorded in, a
 # tensor's dense layout, torch.func's batching rule.
-COMMON = {"table", "image", "mode", "keys", "slots", "dense", "rule"}
+COMMON = {"table", "image", "mode", "kind", "keys", "slots", "dense", "rule"}
 
 
 def words_of_python(source: str) -> list[tuple[int, str]]:

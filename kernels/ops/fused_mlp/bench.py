@@ -223,7 +223,7 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
         yield _cell("ieee", widths, 2048, "float32", ("eager", "eager, padded", "triton", "cuda"), "ieee")
         yield _cell("training", widths, 2048, "float32", NAMES)
     for dtype, rows in itertools.product(("float32", "bfloat16"), MANY):
-        yield _cell("tiles", BOTTOM, rows, dtype, ("eager", "eager, padded", "triton", ON_CHIP, WORKSPACE))
+        yield _cell("tiles", BOTTOM, rows, dtype, ("eager", "eager, padded", "triton", "cuda", ON_CHIP, WORKSPACE))
     for rows in CURVE:
         for widths in (BOTTOM, TOP):
             yield _cell("curve", widths, rows, "float32", NAMES)
