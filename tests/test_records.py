@@ -457,7 +457,7 @@ def test_status_says_what_changed_since(record, tmp_path):
     tests.write_text(json.dumps({"add_relu": entry | {"tests_sha256": "0"}}))
     table = status.table(tmp_path)
     assert "tested    H200 2026-01-31: 41 passed, 2 skipped, tests changed since\n" in table
-    measured = r"H200 \d{4}-\d\d-\d\d, 2 rows FAILED, bench changed since"
+    measured = r"H200 \d{4}-\d\d-\d\d, 2 rows of broken FAILED, bench changed since"
     assert re.search(rf"add_relu\n.*\n    measured  {measured}(\n|$)", table)
     assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
     assert "\ndispatch\n    in 1 of these 2 runs a call took another way " in table
@@ -546,11 +546,11 @@ def test_the_readmes_show_no_time_of_what_failed_and_say_that_it_did(record, tmp
     ]
     bench.save(record | {"rows": [one.flat() for one in rows], "without": ["a", "b"]}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | 8.0 | – | – | – |" in status.result_table(tmp_path)
-    measured = rf"H200 {record['date']}, without a and b, 2 rows FAILED"
+    measured = rf"H200 {record['date']}, without a and b, 2 rows of cuda and triton FAILED"
     assert f"| [add_relu](ops/add_relu/) | never | {measured} |" in status.readme_table(tmp_path)
     assert f"    measured  {measured}\n" in status.table(tmp_path)
     bench.save(record | {"rows": [one.flat() for one in rows[:2]]}, tmp_path)
-    assert f"H200 {record['date']}, 1 row FAILED |" in status.readme_table(tmp_path)
+    assert f"H200 {record['date']}, 1 row of cuda FAILED |" in status.readme_table(tmp_path)
 
 
 def test_each_row_of_the_table_has_words_of_its_own():

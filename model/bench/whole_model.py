@@ -271,6 +271,10 @@ def readme_table(**where) -> str:
         times = (_us(eager), _us(peer) + f" ({how})" * bool(how), _us(ours))
         lines.append(f"| {WORDS[part]}, {rows:,} rows, {WORDS[precision]} | {limit} | {' | '.join(times)} |")
     lines += _served(where.get("results", RESULTS))
+    wrong = [f"{row['implementation']} ({WORDS[row['part']]}, {row['rows']:,} rows, {WORDS[row['precision']]})"
+             for row in record["rows"]
+             if (row["part"], row["rows"], row["precision"]) in SHOWN and row["match"] != "ok"]
+    lines += ["", f"FAILED, and so without a time: {', '.join(wrong)}."] * bool(wrong)
     if record["rows"]:
         lines += ["", f"Recorded on {record['GPU']}, torch {record['torch']}, triton {record['triton']}, "
                       f"{record['date']}."]
