@@ -5,9 +5,7 @@
 
     cat([dense, ((Σ T)² − Σ T²) / 2], 1)        T.flatten(1)        with T = [dense; sparse] [B, V, D]
 
-of halves in float32 or as they are;
-
-these two are looked for where one kernel of their kind was measured.
+The last two are looked for where one kernel of their kind was measured; sums of halves may be in float32.
 
 Tables that are tensors of their own would have to be copied together: there the parts are left to their own ops, and so
 they are where two kernels are faster (`why_in_two`), or where torch.autocast computes in halves of float32 tables.
