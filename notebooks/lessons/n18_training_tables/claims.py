@@ -24,11 +24,9 @@ def _a_warp() -> tuple:
 
 def _by_int32() -> tuple:
     """The compiled Adagrad that sorts int32, beside the reader's."""
-    ahead = {}
+    us, ahead = Record("lecture_18").us, {}
     for size in ("Zipf, 2,048", "Zipf, 16,384", "Zipf, 65,536", "uniform, 65,536"):
-        compiled, own = (
-            Record("lecture_18").us("adagrad", name=name, size=size) for name in ("sorted int32, torch.compile", "yours")
-        )
+        compiled, own = (us("adagrad", name=name, size=size) for name in ("sorted int32, torch.compile", "yours"))
         ahead[size] = own / compiled
     first = ahead.pop("Zipf, 2,048")
     assert first > LEAST
