@@ -61,4 +61,4 @@ claim(
     "4 an SM had up to eight blocks to work through.",
     _walk,
 )
-claim(NOTEBOOK, "In float32 `outer_linear` is the slowest, at {:.2f} × eager's time.", _library)
+claim(NOTEBOOK, "With 2,048 rows `outer_linear` is the slowest, at {:.2f} × eager's time.", _library)
