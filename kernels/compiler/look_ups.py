@@ -66,7 +66,7 @@ def find(view: View) -> Iterator[Found | Declined]:
             of_kind.append(Group(kind))
         of_kind[-1].add(inputs, calls)
     for group in (group for of_kind in groups.values() for group in of_kind):
-        if len(group.results) > 1 or is_call(group.nodes[0], aten.embedding.default) and is_sparse(group.nodes[0]):
+        if len(group.results) > 1 or is_sparse_embedding(group.nodes[0]):
             yield group.found()
         else:
             declined.setdefault(ALONE, []).append(group.nodes[0])
@@ -192,8 +192,8 @@ def rows_of(out: Tensor, ids: Tensor | None = None) -> Tensor:
     return out.flatten(0, 1) if ids is None else out.view(*ids.shape, out.shape[2])
 
 
-def is_sparse(node: fx.Node) -> bool:
-    return bool(arguments(node)["sparse"])
+def is_sparse_embedding(node: fx.Node) -> bool:
+    return is_call(node, aten.embedding.default) and bool(arguments(node)["sparse"])
 
 
 def row_starts(ids: Tensor) -> Tensor:

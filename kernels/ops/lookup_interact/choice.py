@@ -12,6 +12,7 @@ from torch.compiler import is_compiling
 from ... import runtime
 from ...device.launch import architecture
 from ...tracing import constant_in_a_graph
+from ..embedding_bags.choice import cuda_runs
 
 MOST_BYTES = 512  # of a vector: four rows of 32 of them fit into a block's shared memory from sm_80 on
 # On an H200, 26 features, one id each, µs of two kernels and of one, by (whether tensor cores multiply, whether there
@@ -78,8 +79,8 @@ def least_rows(
     kind: str = "dot",
 ) -> int | str:
     """The fewest rows from which on one kernel is faster than two; or why it is for none."""
-    if device.type == "cuda" and (reason := runtime.why_not("cuda", "cuda")):
-        return f"its kernel does not run here: {reason}"
+    if device.type == "cuda" and not cuda_runs():  # an eager step asks: why_not searches PATH
+        return f"its kernel does not run here: {runtime.why_not('cuda', 'cuda')}"
     if not fits(features, columns, dtype, precision, device, kind):
         return f"a warp does not hold {features} vectors of {columns} numbers, of {dtype}"
     products = _by_tensor_cores(dtype, precision, device)
