@@ -406,5 +406,5 @@ def test_which_weights_are_folded():
 def test_full_float32_is_eager_by_default():
     """By lecture_14.json, where this op is Triton's; a folded weight was not measured."""
     for dtype, precision, folded in itertools.product((torch.float32, torch.bfloat16), ("ieee", "tf32"), (False, True)):
-        is_full = (dtype, precision, folded) == (torch.float32, "ieee", False)
-        assert OP.auto(torch.empty(0, dtype=dtype), *[None] * 3, precision, folded) == ("eager" if is_full else "triton")
+        chosen = "eager" if (dtype, precision, folded) == (torch.float32, "ieee", False) else "triton"
+        assert OP.auto(torch.empty(0, dtype=dtype), None, None, "relu", precision, folded) == chosen
