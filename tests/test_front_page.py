@@ -113,7 +113,7 @@ def test_a_peer_that_failed_is_named_and_has_no_bar(results):
     assert "PyTorch, eager: – (FAILED);" in step_picture.words(results)
     assert ">– (FAILED)</text>" in step_picture.svg(results)
     table = readme_table(results=results)
-    assert re.search(r"\n\| a training step, 2,048 rows, TF32 \| [\d.]+ \| – \| [\d.]+ ", table)
+    assert re.search(r"\n\| a training step, 2,048 rows, TF32 \| [\d.]+ \| – \| [\d,.]+ ", table)
     assert "FAILED, and so without a time: eager sparse (a training step of `outer`, 2,048 rows, TF32), eager" in table
 
 

@@ -106,7 +106,7 @@ class Shadow:
     def _off(self, factor: Tensor) -> Tensor:
         """Each element off by up to TWO_ROUNDINGS of itself."""
         by = torch.rand(factor.shape, generator=self.random, dtype=factor.dtype, device=factor.device)
-        return factor + factor.detach() * by.mul_(2).sub_(1).mul_(TWO_ROUNDINGS)
+        return factor + by.mul_(2).sub_(1).mul_(TWO_ROUNDINGS).mul_(factor.detach())
 
     def _strays_of_tables(
         self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor]
