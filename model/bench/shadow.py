@@ -8,10 +8,10 @@ in the implementation's precision. The new weights and sums must lie between tho
 gradient less and plus twice eager's error, the largest of a row: both signs are between these only where a gradient is
 at rounding's scale. In TF32 a sum at ReLU's zero is often cut off by one rounding and not by another, and then a row
 of the batch gives a unit another gradient, or its only one. Eager's is but one of the roundings, so others are taken
-beside it: float64 gradients with each factor of a product, the gradients that come in among them, off by up to twice as
-much as TF32 rounds it. What lies outside, summed over a tensor, is its stray, a share of its update. Each table counts
-as a tensor, of the rows that the batch looks up; a row that it does not look up must stay as it is. An id that is
-forgotten is little of a table's update, so the row that strays most has a limit of its own.
+beside it: float64 gradients with each weight of the MLPs off by up to two of TF32's roundings, one of each factor of a
+product. What lies outside, summed over a tensor, is its stray, a share of its update. Each table counts as a tensor,
+of the rows that the batch looks up; a row that it does not look up must stay as it is. An id that is forgotten is
+little of a table's update, so the row that strays most has a limit of its own.
 
 In TF32 some chance is left. A unit that one row of the batch lights, or none, is 1/16 of the last layer of `main`'s
 bottom MLP; Adagrad moves it by lr, be its gradient a thousandth of the others', and none of the roundings may show it.
@@ -20,17 +20,15 @@ with the next batch, and one update that is left out is all of it.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.bench.trainer import TABLES, Trainer
 from model.config import DLRMConfig, Precision, TableOptimizer
-from model.dlrm import DLRM, InteractionArch
+from model.dlrm import DLRM
 from model.step import Batch
 
 # How much may stray: what no rounding beside it shows, of sums at ReLU's zero, where Adagrad moves a unit by lr. In so
@@ -41,8 +39,8 @@ MOST_OF_A_SPARED = 0.5
 # How much of a looked-up row's update may stray in half of the steps. In TF32, sums at ReLU's zero may be most of it.
 MOST_OF_A_ROW = {Precision.FP32: 0.5, Precision.TF32: math.inf}
 ROW = "the row that strays most"
-# How many roundings beside eager's are taken, and how far a factor is off in them: TF32 has 10 bits behind the point,
-# of which it rounds off half of the last.
+# How many roundings beside eager's are taken, and how far a weight is off in them: TF32 has 10 bits behind the point,
+# and rounds by up to half of the last.
 OTHERS = {Precision.FP32: 0, Precision.TF32: 16}
 TWO_ROUNDINGS = 2.0**-10
 ADAGRAD_EPS = 1e-10  # torch's default, which no configuration changes
@@ -67,7 +65,7 @@ class Shadow:
         before = {name: [tensor.clone() for tensor in own] for name, own in before.items()}
         expected, exact = _backward(self.exact, weights, batch)
         rounded = [_backward(self.rounded, weights, batch)[1]]
-        rounded += [self._rounded_otherwise(weights, batch) for _ in range(self.others)]
+        rounded += [_backward(self.exact, self._off(weights), batch)[1] for _ in range(self.others)]
         with trainer.peak:
             loss = trainer.step(*batch).clone()
         after = trainer.state()
@@ -78,35 +76,14 @@ class Shadow:
             strays[name] = _share(self._outside(before[name], after[name], exact[name], own))
         return loss, expected, {name: stray.item() for name, stray in strays.items()}
 
-    def _rounded_otherwise(self, weights: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The float64 gradients, each factor of a product off."""
-        mlps = {name: weight for name, weight in weights.items() if weight.dim() == 2 and name != TABLES}
-        with self._products_are_off():
-            return _backward(self.exact, weights | {n: self._off(w.double()) for n, w in mlps.items()}, batch)[1]
-
-    @contextmanager
-    def _products_are_off(self) -> Iterator[None]:
-        """Within it what goes into the float64 model's products is off, and so are the gradients that come in."""
-
-        def off(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(map(self._off, inputs))
-
-        def gradient_off(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            output.register_hook(self._off)
-
-        products = [module for module in self.exact.modules() if isinstance(module, nn.Linear | InteractionArch)]
-        hooks = [module.register_forward_pre_hook(off) for module in products]
-        hooks += [module.register_forward_hook(gradient_off) for module in products]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _off(self, factor: Tensor) -> Tensor:
-        """Each element off by up to TWO_ROUNDINGS of itself."""
-        by = torch.rand(factor.shape, generator=self.random, dtype=factor.dtype, device=factor.device)
-        return factor + by.mul_(2).sub_(1).mul_(TWO_ROUNDINGS).mul_(factor.detach())
+    def _off(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights, those of the MLPs each off by up to TWO_ROUNDINGS of itself."""
+        off = dict(weights)
+        for name, weight in weights.items():
+            if weight.dim() == 2 and name != TABLES:
+                by = torch.rand(weight.shape, generator=self.random, dtype=torch.float64, device=weight.device)
+                off[name] = weight * (1 + TWO_ROUNDINGS * (2 * by - 1))
+        return off
 
     def _strays_of_tables(
         self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor]
