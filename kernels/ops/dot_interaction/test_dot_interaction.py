@@ -7,6 +7,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -99,6 +100,23 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, by_row=True))
         cases = Case((2, 17), values="special"), Case((2, 64), layout="misaligned", every_option=False)
         check(self.op, self.function("triton"), cases=cases)
+
+    @pytest.mark.parametrize(
+        ("features", "columns", "dtype", "kernel"),
+        [(26, 16, torch.float32, "row_kernel"), (31, 64, torch.float32, "row_kernel"),
+         (26, 65, torch.float32, "forward_kernel"), (26, 128, torch.float32, "forward_kernel"),
+         (32, 16, torch.float32, "forward_kernel"), (26, 16, torch.bfloat16, "forward_kernel"),
+         (26, 16, torch.float64, "forward_kernel")],
+    )
+    def test_which_kernel_a_gpu_runs(self, monkeypatch, features, columns, dtype, kernel):
+        """By what an H200 has recorded: triton_launch.forward's table."""
+        launcher, functions = importlib.import_module("kernels.ops.dot_interaction.triton_launch"), MagicMock()
+        monkeypatch.setattr(launcher, "functions", functions)
+        monkeypatch.setattr(launcher, "interpreted", lambda: False)
+        dense, sparse = torch.empty(2, columns, dtype=dtype), torch.empty(2, features, columns, dtype=dtype)
+        launcher.forward(dense, sparse, 1, dense.new_empty(2, width(features, columns)))
+        both = ("row_kernel", "forward_kernel")
+        assert [name for name in both if getattr(functions, name).__getitem__.called] == [kernel]
 
     @kernel_backend
     def test_more_vectors_than_are_held(self, backend):
