@@ -3,8 +3,8 @@
 //
 //     grad_T = (G + Gᵀ) T, and the gradient of out's first columns is for the caller to add to that of t_0
 //
-// G + Gᵀ are the rows of a product, 16 vectors, whose places among the pairs a lane knows; T's columns are its columns, 16
-// at a time, in an order by which a lane gets four that lie together. T: half, bfloat16, or float, rounded to tf32.
+// G + Gᵀ are the rows of a product, 16 vectors, whose places among the pairs a lane knows. T's columns are its columns,
+// 16 at a time, in an order by which a lane gets four that lie together. T: half, bfloat16, or float, rounded to tf32.
 #pragma once
 
 #include "device/tensor_core.cuh"

@@ -163,8 +163,8 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     }
 }
 
-// By the kernels of bulk_forward.cuh and fast/, also where there are few rows: tiles that are full and not, several for a
-// block, one or none; rows of out that lie apart in shared memory and that do not; what they do not take.
+// By the kernels of bulk_forward.cuh and fast/, also where there are few rows: tiles that are full and not, several for
+// a block, one or none; rows of out that lie apart in shared memory and that do not; what they do not take.
 template <class T>
 void check_bulk(testing::Report& report, const Functions<T>& functions) {
     op::Limits limits;
@@ -181,7 +181,8 @@ void check_bulk(testing::Report& report, const Functions<T>& functions) {
     for (long long pad_to : {4, 16}) at({70, 16}, {20, pad_to});
     if (sizeof(T) == 2) {
         for (long long features : {1, 12, 15, 16, 31}) at({11, 16}, {features, 1});
-        for (long long columns : {8, 24, 96, 136}) at({11, columns}, {columns == 24 ? 12 : 26, columns == 96 ? 8 : 1});
+        for (long long columns : {8, 20, 24, 96, 136})
+            at({11, columns}, {columns == 24 ? 12 : 26, columns == 96 ? 8 : 1});
         at({7, 16}, {17, 8});
         at({3, 16}, {1, 1 << 16});  // a row of out that is too long
     }

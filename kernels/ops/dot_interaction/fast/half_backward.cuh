@@ -1,8 +1,8 @@
 // The backward for half and bfloat16 on tensor cores, 1 to 31 features and columns in whole 16 bytes, 128 at most.
 //
-// A warp takes a row at a time: its lanes copy the row's vectors and its row of out's gradient into shared memory, 16 bytes
-// each and without waiting, multiply the two (gradients.cuh), and store four columns of a gradient at once from registers.
-// While a warp waits for its row, the others of its multiprocessor compute theirs.
+// A warp takes a row at a time. Its lanes copy the row's vectors and its row of out's gradient into shared memory, 16
+// bytes each and without waiting, multiply the two (gradients.cuh), and store the results from registers, four columns
+// of a vector at once. While a warp waits for its row, the other warps of its multiprocessor compute theirs.
 //
 // A row of out's gradient need not begin at 16 bytes: it is copied from the 16 bytes that it begins in to those that it
 // ends in, and begins in shared memory as far behind 16 bytes as it does in memory.
@@ -16,7 +16,6 @@ namespace dot_interaction {
 
 constexpr int row_warps = 4;        // of a block
 constexpr int row_blocks = 16;      // of a multiprocessor: more than run at once, so that who is done takes another
-constexpr int most_width = 0xffff;  // Weights has 16 bits for a place
 
 struct RowShape {
     long long rows;
@@ -27,8 +26,8 @@ struct RowShape {
 
 // Vectors that have a place on chip. Those that a row has not are zeros there.
 __host__ __device__ inline int places_of(int features) { return features < 16 ? 16 : 32; }
-// A lane reads two bytes of a vector; a warp those of every other vector at once, 32 bytes of each. So vectors begin an
-// odd number of 16 bytes apart, and two of them an odd number of 32: in different banks.
+// A warp reads 32 bytes of each of four vectors at once, every other one (gradients.cuh). Vectors begin an odd number of
+// 16 bytes apart, and so every other one an odd number of 32: the four lie in different banks.
 template <class T>
 __host__ __device__ constexpr int vector_stride(int columns) {
     return columns + (columns / widest<T> % 2 ? 0 : widest<T>);
@@ -109,8 +108,7 @@ template <class T>
 cudaError_t launch_half_backward(const T* grad, const T* dense, const T* sparse, T* grad_dense, T* grad_sparse,
                                  long long rows, int features, int columns, int width, cudaStream_t stream,
                                  int most_blocks, bool& fits) {
-    fits = features > 0 && columns % widest<T> == 0 && width <= most_width &&
-           aligned(grad, dense, sparse, grad_dense, grad_sparse);
+    fits = features > 0 && columns % widest<T> == 0 && aligned(grad, dense, sparse, grad_dense, grad_sparse);
     if (!fits) return cudaSuccess;
     // A row of out's gradient, its zero, and what its 16 bytes hold beside it.
     const int staged = (width + 2 * widest<T> - 1) / widest<T> * widest<T>;
@@ -118,12 +116,14 @@ cudaError_t launch_half_backward(const T* grad, const T* dense, const T* sparse,
                         Columns<unsigned>(columns / widest<T>)};
     const long long shared = row_warps * s.elements * (long long)sizeof(T);
     auto launch = [&](auto kernel, const BulkDevice& device) {
+        // A block's memory has four of a row, whose places therefore are numbers of 16 bits, as Weights keeps them.
         fits = device.multiprocessors && shared <= device.of_block;
         if (!fits) return cudaSuccess;
         const long long all = (rows + row_warps - 1) / row_warps;
         const long long most = most_blocks ? most_blocks : 1LL * row_blocks * device.multiprocessors;
-        return launch_kernel_early(kernel, dim3(unsigned(all < most ? all : most)), dim3(32 * row_warps), size_t(shared),
-                                   stream, grad, dense, sparse, grad_dense, grad_sparse, s);
+        const dim3 grid(unsigned(all < most ? all : most)), block(32 * row_warps);
+        return launch_kernel_early(kernel, grid, block, size_t(shared), stream, grad, dense, sparse, grad_dense,
+                                   grad_sparse, s);
     };
     return columns == 16 ? launch(half_backward<T, 16>, bulk_device<half_backward<T, 16>, 80>())
                          : launch(half_backward<T, 0>, bulk_device<half_backward<T, 0>, 80>());
