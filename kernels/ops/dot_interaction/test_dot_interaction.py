@@ -160,6 +160,13 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
             call = of_shape(7, 26, 16)
             check_gradients(self.op, self.function(backend), call, needed, self.grads(call))
 
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_gradients_of_halves(self, backend, dtype):
+        """On tensor cores in CUDA: rows of out's gradient that begin anywhere in 16 bytes, few vectors and 32."""
+        for features, columns, pad_to in ((1, 8, 1), (15, 16, 1), (16, 24, 4), (26, 128, 1), (31, 16, 8)):
+            self.check_gradients(backend, of_shape(9, features, columns, pad_to, dtype))
+
     @every_backend
     def test_order_of_the_pairs(self, backend):
         """Row by row below the diagonal, the columns of the dense vector first, zeros last."""
