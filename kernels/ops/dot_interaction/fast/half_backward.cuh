@@ -14,8 +14,8 @@
 
 namespace dot_interaction {
 
-constexpr int row_warps = 4;        // of a block
-constexpr int row_blocks = 16;      // of a multiprocessor: more than run at once, so that who is done takes another
+constexpr int row_warps = 4;    // of a block
+constexpr int row_blocks = 16;  // of a multiprocessor: more than run at once, so that who is done takes another
 
 struct RowShape {
     long long rows;
