@@ -26,8 +26,8 @@ struct RowShape {
 
 // Vectors that have a place on chip. Those that a row has not are zeros there.
 __host__ __device__ inline int places_of(int features) { return features < 16 ? 16 : 32; }
-// A warp reads 32 bytes of each of four vectors at once, every other one (gradients.cuh). Vectors begin an odd number of
-// 16 bytes apart, and so every other one an odd number of 32: the four lie in different banks.
+// A warp reads 32 bytes of each of four vectors at once, every other one (gradients.cuh). Vectors begin an odd number
+// of 16 bytes apart, and so every other one an odd number of 32: the four lie in different banks.
 template <class T>
 __host__ __device__ constexpr int vector_stride(int columns) {
     return columns + (columns / widest<T> % 2 ? 0 : widest<T>);
