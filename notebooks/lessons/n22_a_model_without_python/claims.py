@@ -22,7 +22,11 @@ def _without_python() -> tuple:
     return python / cpp, cpp / _us("run_exported")
 
 
-claim(NOTEBOOK, "for a row C++ is {:.2f} × as fast. The same C++ in a graph is {:.2f} × as fast again.", _without_python)
+claim(
+    NOTEBOOK,
+    "for a row C++ is {:.2f} × as fast. The same C++ in a graph is {:.2f} × as fast again.",
+    _without_python,
+)
 claim(
     NOTEBOOK,
     "On the H100 the copies alone took {:.1f} µs of the {:.1f} that a graph from C++ takes for a row in float32.",
