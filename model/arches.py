@@ -77,8 +77,10 @@ class InteractionArch(nn.Module):
             products = vectors @ vectors.transpose(1, 2)  # [B, F + 1, F + 1]
             return torch.cat([dense, products[:, i, j]], dim=1)
         if self.interaction is Interaction.FM:
-            pairs = (vectors.sum(1).square() - vectors.square().sum(1)) / 2  # [B, D]
-            return torch.cat([dense, pairs], dim=1)
+            # In float32 at least: of halves little would be left of the difference.
+            wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+            pairs = (wide.sum(1).square() - wide.square().sum(1)) / 2  # [B, D]
+            return torch.cat([dense, pairs.to(vectors.dtype)], dim=1)
         flat = vectors.flatten(1)  # [B, (F + 1) D]
         return flat if self.interaction is Interaction.CAT else outer_product(flat)
 

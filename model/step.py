@@ -78,6 +78,7 @@ def make_step(
     device: torch.device,
     precision: Precision = Precision.FP32,
     cuda_graph: bool = False,
+    updates_beside: bool = False,
 ) -> Callable[..., Tensor]:
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
@@ -85,13 +86,14 @@ def make_step(
     A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
     (`fusing_gradients`), its forward in one kernel where that takes the model (`fused.trains_whole`). Where
     torch.compile runs it has loss and gradient from one kernel, made at the first step, in some seconds; a batch of
-    another size has them from eager's.
+    another size has them from eager's. updates_beside: the tables' update is a branch of the graph, too, beside what
+    follows their gradient: the bottom MLP's chain, the MLPs' gradients and update.
     """
     if cuda_graph:
         of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)
 
         def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
-            with sorting_ahead(model), fusing_gradients(optimizer):
+            with sorting_ahead(model, updates_beside), fusing_gradients(optimizer):
                 own = of_loss if len(labels) == rows else None
                 return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=own)
 

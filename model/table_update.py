@@ -54,7 +54,8 @@ class TableUpdate:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
         self.tables.looked_up.clear()
-        self.tables.wait_for_sorts()
+        self.tables.gradient_event = None
+        self.tables.join_branches()
         self.tables.in_eval = False
 
     @torch.no_grad()
@@ -67,7 +68,6 @@ class TableUpdate:
         """
         (group,) = self.param_groups
         _refuse_what_is_missing(group)
-        self.tables.wait_for_sorts()
         looked_up = self.tables.looked_up.copy()
         del self.tables.looked_up[: len(looked_up)]  # what another thread's backward adds meanwhile stays
         in_eval, self.tables.in_eval = self.tables.in_eval, False
@@ -81,7 +81,10 @@ class TableUpdate:
             return
         if any(one.versions != versions_of(one.rows, one.offsets) for one in looked_up):
             raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and the step")
-        one = joined(looked_up)
+        with self.tables.updating(looked_up):
+            self._update(joined(looked_up), group)
+
+    def _update(self, one: LookUp, group: dict) -> None:
         weight, how = self.tables.weight, {"sorted_ids": one.sorted_ids, "backend": self.backend}
         batch = (self.tables.row_offsets, one.rows, one.gradient, group["lr"], one.offsets)
         if self.rule is TableOptimizer.SGD:

@@ -100,6 +100,7 @@ class FusedTables(BatchedTables):
     is_exchanged = False  # whether the processes exchange look-ups and gradients
     sorts_ahead = False  # whether ids are sorted at their look-up, in a capture on a branch; `sorting_ahead` sets it
     takes_sorted = True  # whether the update wants them so; `TableUpdate` sets it
+    updates_beside = False  # whether the update is a branch of a capture, which begins at the last gradient
 
     def __init__(self, rows: Sequence[int], width: int):
         super().__init__(rows, width)
@@ -107,7 +108,9 @@ class FusedTables(BatchedTables):
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
         self.looked_up: list[LookUp] = []
-        self.sorting: list[torch.cuda.Stream] = []  # branches of a capture that nobody has joined yet
+        # Branches of a capture that nobody has joined yet, each with what must not be freed before.
+        self.branches: list[tuple[torch.cuda.Stream, object]] = []
+        self.gradient_event: torch.cuda.Event | None = None  # of the last gradient, where the update is a branch
         self.in_eval = False  # whether some were looked up in eval() where a gradient is recorded, since the last step
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -178,6 +181,8 @@ class FusedTables(BatchedTables):
         def keep(embeddings: Tensor) -> None:
             self.looked_up.append(LookUp(rows, offsets, embeddings.grad, versions, sorted_ids))
             embeddings.grad = None
+            if self.updates_beside and torch.cuda.is_current_stream_capturing():
+                self.gradient_event = torch.cuda.current_stream().record_event()
 
         embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)
 
@@ -188,7 +193,7 @@ class FusedTables(BatchedTables):
             return self._sorted(rows, offsets)
         stream = torch.cuda.Stream(priority=0)  # the lowest
         stream.wait_stream(torch.cuda.current_stream())
-        self.sorting.append(stream)
+        self.branches.append((stream, None))
         with torch.cuda.stream(stream):
             return self._sorted(rows, offsets)
 
@@ -196,10 +201,33 @@ class FusedTables(BatchedTables):
         backend = beside("cuda", self.weight)
         return embedding_bags_sort(rows, self.row_offsets, offsets, len(self.weight), backend=backend)
 
-    def wait_for_sorts(self) -> None:
-        """Have the current stream wait for the branches that `_sort_ahead` began."""
-        while self.sorting:
-            torch.cuda.current_stream().wait_stream(self.sorting.pop())
+    def join_branches(self) -> None:
+        """Have the current stream wait for the branches of `_sort_ahead` and `updating`."""
+        while self.branches:
+            torch.cuda.current_stream().wait_stream(self.branches[-1][0])
+            self.branches.pop()
+
+    @contextmanager
+    def updating(self, looked_up: object) -> Iterator[None]:
+        """Within it the current stream has the ids sorted, and all gradients. Where the update is a branch that is one
+        of its own, which waits for nothing behind the last gradient: gradients of the MLPs, and their update.
+
+        looked_up: what the update reads, kept until `join_branches`, for what else allocates on the step's stream is
+        not to have its memory.
+        """
+        event, self.gradient_event = self.gradient_event, None
+        if event is None:
+            self.join_branches()
+            yield
+            return
+        stream = torch.cuda.Stream(priority=0)  # the lowest
+        stream.wait_event(event)
+        with torch.cuda.stream(stream):
+            try:
+                self.join_branches()
+                yield
+            finally:
+                self.branches.append((stream, looked_up))
 
 
 class _Interaction(torch.autograd.Function):
@@ -235,18 +263,19 @@ class _Interaction(torch.autograd.Function):
 
 
 @contextmanager
-def sorting_ahead(model: nn.Module) -> Iterator[None]:
+def sorting_ahead(model: nn.Module, updates_beside: bool = False) -> Iterator[None]:
     """Within it the model's FusedTables sort ids when they look them up. What is captured in it ends as one graph,
-    whether an update took them or not."""
+    whether an update took them or not. updates_beside: an update that is captured is a branch, too."""
     tables = [module for module in model.modules() if isinstance(module, FusedTables)]
     for one in tables:
-        one.sorts_ahead = one.takes_sorted
+        one.sorts_ahead, one.updates_beside = one.takes_sorted, updates_beside
     try:
         yield
     finally:
         for one in tables:
-            one.sorts_ahead = False
-            one.wait_for_sorts()
+            one.sorts_ahead = one.updates_beside = False
+            one.gradient_event = None
+            one.join_branches()
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

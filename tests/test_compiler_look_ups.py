@@ -404,6 +404,34 @@ def test_what_is_of_gradients_alone_is_nothing_where_none_is_recorded(name):
     assert check(OF_GRADIENTS[name](), inputs(), gradients=False).ops == [OP]
 
 
+# What becomes of one look-up by itself with sparse=True, which Inductor would leave to PyTorch's slow operator.
+SPARSE_ALONE = {
+    "rows": lambda t, ids: t(ids[0]),
+    "in_columns": lambda t, ids: t(ids),
+    "sequences_of_sequences": lambda t, ids: t(ids.view(3, -1, 2)).sum(2),
+    "one_number": lambda t, ids: t(ids[0, 0]),
+    "int32": lambda t, ids: t(ids.int()),
+    "of_computed_ids": lambda t, ids: t((ids + 1) % 7 + torch.tensor([[0], [1], [2]])),
+    "written_to": lambda t, ids: t(ids).mul_(2),
+    "read_twice": lambda t, ids: (t(ids).flatten(1), t(ids[0])),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_ALONE)
+def test_a_sparse_look_up_by_itself_is_one_call_where_no_gradient_is_recorded(name):
+    torch.manual_seed(0)
+    model = Of(lambda m, dense, ids, o: SPARSE_ALONE[name](m.table, ids), table=nn.Embedding(10, N, sparse=True))
+    calls = 2 if name == "read_twice" else 1  # of ids of other shapes
+    assert check(model, inputs(), gradients=False).ops == [OP] * calls
+
+
+def test_a_sparse_look_up_by_itself_keeps_its_sparse_gradient():
+    model = Of(lambda m, dense, ids, o: m.table(ids), table=nn.Embedding(10, N, sparse=True))
+    recorded = check(model, inputs())
+    assert recorded.ops == []
+    recorded.expect_declined(OP, "sparse gradients")
+
+
 def test_ids_behind_the_last_offset_are_what_they_are_for_eager():
     """In no bag; on a GPU the kernel reports them. Eager's gradient reads what nobody wrote."""
 

@@ -349,6 +349,40 @@ def test_columns_where_sizes_are_open(columns_were_measured, name):
     assert recorded.ops == ([APART] if name in ("flat_parts", "flat_sparse") else [OP])
 
 
+def fm_in(narrow: torch.dtype | None = torch.bfloat16, wide: torch.dtype = torch.float32, read=lambda t, wide: 0):
+    def then(m, dense: Tensor, vectors: list[Tensor]) -> Tensor:
+        t = torch.stack([dense, *vectors], 1)
+        own = t.to(wide)
+        half = (own.sum(1).square() - own.square().sum(1)) / 2
+        return torch.cat([dense, half.to(narrow) if narrow else half], 1) + read(t, own)
+
+    return then
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_columns_of_halves_meet_in_float32(columns_were_measured, gradients):
+    dense, ids = inputs()
+    recorded = check(of(then=fm_in()).bfloat16(), (dense.bfloat16(), ids), gradients, atol=0.1, rtol=2e-2)
+    assert recorded.ops == [OP], recorded.declined
+
+
+OTHER_CASTS = {
+    "wide_result": fm_in(None),
+    "read_wide": fm_in(read=lambda t, own: own.sum().bfloat16()),
+    "read_narrow": fm_in(read=lambda t, own: t.sum()),
+    "other_halves": fm_in(torch.float16),
+    "float64": fm_in(wide=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CASTS)
+def test_columns_of_other_casts_are_in_parts(columns_were_measured, name):
+    dense, ids = inputs()
+    model = of(then=OTHER_CASTS[name]).bfloat16()
+    recorded = check(model, (dense.bfloat16(), ids), False, atol=0.1, rtol=2e-2)
+    assert OP not in recorded.ops
+
+
 @pytest.mark.parametrize("then", [viewed, stacked])
 def test_pairs_come_before_flat_vectors(columns_were_measured, then):
     assert check(of(then=then), inputs(), atol=1e-4, rtol=1e-4).ops == [OP]

@@ -54,6 +54,13 @@ def fake_cuda(monkeypatch) -> list[str]:
         def wait_stream(self, other: "Stream") -> None:
             done.append(f"{self.name} waits for {other.name}")
 
+        def wait_event(self, event: str) -> None:
+            done.append(f"{self.name} waits for {event}")
+
+        def record_event(self) -> str:
+            done.append(f"event on {self.name}")
+            return "the event"
+
         def __init__(self, *_, name: str = "side", priority: int = 0):
             self.name = name
 
@@ -149,7 +156,7 @@ def test_what_a_replay_writes_has_a_new_version(fake_cuda):
 
 def trained(
     rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model,
-    precision=Precision.FP32,
+    precision=Precision.FP32, beside=False,
 ):
     """(losses of STEPS steps, model, optimizers, step)"""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
@@ -162,7 +169,7 @@ def trained(
     vocabularies = [torch.arange(n) for n in shape.cardinalities]
     model = DLRM(shape, vocabularies).to(device)
     optimizers = make_optimizer(model, Preset(shape, settings), capturable=graph)
-    step = make_step(forward(model), optimizers, ROWS, device, precision, cuda_graph=graph)
+    step = make_step(forward(model), optimizers, ROWS, device, precision, cuda_graph=graph, updates_beside=beside)
     losses = [step(*batch).clone() for batch in batches()]
     kernels.check_ids()
     return torch.stack(losses).cpu(), model, optimizers, step
@@ -212,7 +219,7 @@ def test_ids_sorted_on_a_branch_are_waited_for_and_taken(capturing, monkeypatch,
             gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_ahead(rows, None) if ahead else None
             tables.looked_up.append(LookUp(rows, None, gradient, versions_of(rows, None), sorted_ids))
         update.step()
-        assert tables.sorting == []
+        assert tables.branches == []
         weights.append(tables.weight)
     assert torch.equal(*weights)
     assert taken == [None, sorted_ids if look_ups == 1 else None]
@@ -243,6 +250,47 @@ def test_a_branch_is_joined_however_a_step_ends(capturing, end):
             raise KeyError
     assert not tables.sorts_ahead
     assert capturing == [*BRANCH, JOINED]
+
+
+@pytest.mark.parametrize("look_ups", [1, 2])
+@pytest.mark.parametrize("rule", FUSED)
+def test_an_update_beside_waits_for_the_last_gradient_alone(capturing, monkeypatch, rule, look_ups):
+    """And is waited for at the end of the step, until when nobody else has the memory of what it reads."""
+    weights = []
+    for beside in (False, True):
+        torch.manual_seed(0)
+        capturing.clear()
+        tables, kept = FusedTables([5, 7], 4), []
+        update, model = TableUpdate(tables, rule, 0.1), torch.nn.ModuleDict({"tables": tables})
+        with sorting_ahead(model, updates_beside=beside):
+            found = [tables(torch.randint(5, (6, 2))) for _ in range(look_ups)]
+            sum((one * torch.randn(6, 2, 4)).sum() for one in found).backward()
+            kept = list(tables.looked_up)
+            if beside:
+                capturing.append("what follows the backward")
+                update.step()
+                ((stream, of_update),) = tables.branches
+                assert (stream.name, of_update) == ("side", kept)
+            else:
+                update.step()
+        assert (tables.branches, tables.gradient_event, tables.updates_beside) == ([], None, False)
+        weights.append(tables.weight)
+    assert torch.equal(*weights)
+    assert capturing == [
+        *["event on current"] * look_ups, "what follows the backward", "side waits for the event", "on side", JOINED
+    ]
+
+
+def test_an_update_that_is_refused_leaves_no_branch(capturing):
+    tables = FusedTables([5, 7], 4)
+    model = torch.nn.ModuleDict({"tables": tables})
+    update = TableUpdate(tables, TableOptimizer.SGD, 0.1, backend="fpga")
+    with sorting_ahead(model, updates_beside=True):
+        tables(torch.randint(5, (6, 2))).sum().backward()
+        with pytest.raises(ValueError, match="fpga"):
+            update.step()
+    assert capturing[-1] == JOINED
+    assert tables.branches == []
 
 
 def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
@@ -330,6 +378,14 @@ def test_two_captured_runs_have_the_same_bits():
     ours, again = (trained(FUSED[1], Optimizer.ADAGRAD) for _ in range(2))
     torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)
     torch.testing.assert_close(dict(ours[1].state_dict()), dict(again[1].state_dict()), rtol=0, atol=0)
+
+
+@on_gpu
+@pytest.mark.parametrize("rule", FUSED)
+def test_an_update_beside_has_the_same_bits(rule):
+    behind, beside = (trained(rule, beside=beside) for beside in (False, True))
+    torch.testing.assert_close(beside[0], behind[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(beside[1].state_dict()), dict(behind[1].state_dict()), rtol=0, atol=0)
 
 
 @on_gpu

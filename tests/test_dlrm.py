@@ -106,6 +106,17 @@ def test_kinds_of_lookup_interact_are_the_models(interaction, kind):
     torch.testing.assert_close(interact(dense, sparse, kind=kind), expected)
 
 
+def test_fm_of_halves_is_not_what_is_left_of_a_difference():
+    from model.dlrm import InteractionArch
+
+    torch.manual_seed(0)
+    dense, sparse = torch.randn(64, 4).bfloat16(), torch.randn(64, 26, 4).bfloat16()
+    arch = InteractionArch(Interaction.FM, 26, 4)
+    ours, exact = arch(dense, sparse), arch(dense.double(), sparse.double())
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=1e-4)
+
+
 def test_widths_at_criteo_size():
     from model.dlrm import InteractionArch
 

@@ -22,6 +22,7 @@ import kernels
 from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.core import on_host
+from kernels.ops.embedding_bags.choice import cuda_runs
 from kernels.ops.fused_mlp import module
 from kernels.ops.lookup_interact import choice
 from model import DLRM, Interaction, Preset, fused, preset
@@ -401,3 +402,15 @@ def test_the_bench_of_its_memory(monkeypatch):
     monkeypatch.setitem(step_memory.CLOSE, Precision.FP32, inf)
     rows = step_memory.cell(16, 32, Precision.FP32, "fused", 50, DEVICE)
     assert all(row["match"].startswith("FAILED: losses nan") for row in rows)
+
+
+def test_an_eager_step_does_not_look_for_programs_anew(monkeypatch):
+    """Which takes the host some 60 system calls, where PATH is short."""
+    asked = []
+    cuda_runs.cache_clear()
+    monkeypatch.setattr(runtime, "why_not", lambda *names: asked.append(names) or "")
+    monkeypatch.setattr(choice, "architecture", lambda device: 90)
+    for _ in range(3):
+        assert choice.why_in_two(2048, 26, 16, torch.float32, "tf32", False, True, torch.device("cuda")) == ""
+    cuda_runs.cache_clear()
+    assert asked == [("cuda", "cuda")]

@@ -60,9 +60,9 @@ def test_what_has_no_reference_is_not_judged_by_itself(small, capsys, monkeypatc
     """BROKEN ON PURPOSE here: the reference of each rule."""
     plain = trainer.make_step
 
-    def raising(model, optimizer, rows, device, precision, cuda_graph):
+    def raising(model, optimizer, rows, device, precision, cuda_graph, **named):
         if model.config.kernels is Kernels.FUSED and getattr(optimizer.parts["tables"], "backend", "") != "eager":
-            return plain(model, optimizer, rows, device, precision, cuda_graph)
+            return plain(model, optimizer, rows, device, precision, cuda_graph, **named)
         raise RuntimeError("no such step")
 
     monkeypatch.setattr(trainer, "make_step", raising)

@@ -3,7 +3,10 @@
     out = embedding_bags_apart([table, …], [ids, …], [offsets, …])      each look-up's result is a column of it
 
 Look-ups go together that are alike, and where none needs another's result. Ids [B, L], which are B bags of L, become
-ids and offsets as F.embedding_bag makes them. A look-up by itself is left to its own operator.
+ids and offsets as F.embedding_bag makes them. A look-up by itself is left to Inductor, which makes a gather of it, but
+for an embedding with sparse=True: without gradients that says nothing, and yet Inductor leaves it to PyTorch's
+operator, whose `index_select` of many short rows takes 20 times as long (embedding_bags_apart.json in
+traces/results/h200: eager beside cuda).
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ def find(view: View) -> Iterator[Found | Declined]:
             of_kind.append(Group(kind))
         of_kind[-1].add(inputs, calls)
     for group in (group for of_kind in groups.values() for group in of_kind):
-        if len(group.results) > 1:
+        if len(group.results) > 1 or is_sparse_embedding(group.nodes[0]):
             yield group.found()
         else:
             declined.setdefault(ALONE, []).append(group.nodes[0])
@@ -173,12 +176,24 @@ class Group:
             if dims != 1:
                 ids = [call(torch.flatten, tensor) for tensor in ids]
             out = call(function, tables, ids, *(offsets or [None]), mode, has_last, *more, **backend_of(form, device))
+            if count == 1:  # all of the result: no column to copy
+                return [call(rows_of, out, *shaped[0])]
             return [call(column_of, out, k, *shape) for k, shape in enumerate(shaped)]
 
         pooled = "one id each" if ids_are == "one" else f"bags, {mode}"
-        note = f"{count} tables of width {value(lists[0][0]).shape[1]}, {sum(rows)} rows, {pooled}"
+        tables = f"{count} tables" if count > 1 else "one table"
+        note = f"{tables} of width {value(lists[0][0]).shape[1]}, {sum(rows)} rows, {pooled}"
         return Found(OP, self.results, self.nodes, [node for nodes in lists for node in nodes], build, note, form,
                      of=self.of)  # fmt: skip
+
+
+def rows_of(out: Tensor, ids: Tensor | None = None) -> Tensor:
+    """out [N, 1, D] of one look-up, as ids have their dimensions."""
+    return out.flatten(0, 1) if ids is None else out.view(*ids.shape, out.shape[2])
+
+
+def is_sparse_embedding(node: fx.Node) -> bool:
+    return is_call(node, aten.embedding.default) and bool(arguments(node)["sparse"])
 
 
 def row_starts(ids: Tensor) -> Tensor:

@@ -5,7 +5,7 @@
 
     cat([dense, ((Σ T)² − Σ T²) / 2], 1)        T.flatten(1)        with T = [dense; sparse] [B, V, D]
 
-The last two are looked for where one kernel of their kind was measured.
+The last two are looked for where one kernel of their kind was measured; sums of halves may be in float32.
 
 Tables that are tensors of their own would have to be copied together: there the parts are left to their own ops, and so
 they are where two kernels are faster (`why_in_two`), or where torch.autocast computes in halves of float32 tables.
@@ -106,6 +106,7 @@ def fm_of(node: fx.Node) -> interaction.Interaction | None:
     if not is_call(node, *CAT) or arguments(node).get("dim", 0) not in (1, -1) or len(node.args[0]) != 2:
         return None
     dense, half = node.args[0]
+    half, narrowed = uncast(half)
     is_half = (is_call(half, aten.div.Tensor) and half.args[1] == 2) or (
         is_call(half, aten.mul.Tensor) and half.args[1] == 0.5
     )
@@ -114,13 +115,25 @@ def fm_of(node: fx.Node) -> interaction.Interaction | None:
     difference = half.args[0]
     total, squares = square_of(difference.args[0]), summed(difference.args[1])
     vectors = total and summed(total)
-    if vectors is None or squares is None or square_of(squares) is not vectors or first_of(vectors) is not dense:
+    if vectors is None or squares is None or square_of(squares) is not vectors:
         return None
     between = [half, difference, *difference.args[:2], total, squares]
     if {*vectors.users} != {total, squares} or any(len(one.users) > 1 for one in between):
         return None
+    wide, (vectors, widened) = value(vectors).dtype, uncast(vectors)
+    dtype = value(vectors).dtype
+    if widened and (wide != torch.promote_types(dtype, torch.float32) or len(vectors.users) > 1):
+        return None
+    if any(value(one).dtype != dtype or len(one.users) > 1 for one in narrowed) or first_of(vectors) is not dense:
+        return None
     sparse, _, nodes = interaction.parts(vectors, dense)
+    between = [*widened, *between, *narrowed]
     return of_columns(node, [*nodes, vectors, *between, node], dense, sparse, *value(vectors).shape[1:])
+
+
+def uncast(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """(what a node casts, the node), or (the node, nothing)."""
+    return (node.args[0], [node]) if is_call(node, aten.to.dtype) else (node, [])
 
 
 BY_COLUMN = {"fm": fm_of, "flat": flat_of}
@@ -235,7 +248,7 @@ def columns_of(ids: list[fx.Node]) -> list[fx.Node]:
 def found(one: interaction.Interaction, looked_up: LookUps, kind: str) -> Found:
     """Miss, with the condition that fails, where look-ups and interaction stay apart."""
     dense, tables, out = one.dense, looked_up.tables, one.out
-    check(one, looked_up)
+    check(one, looked_up, kind)
     dtype, device, precision = value(out).dtype, value(out).device, mlp.precision(value(out))
     features, trains = one.count - 1, wants_gradient(dense, tables, out)
     shape = features, one.width, dtype, precision, looked_up.offsets is not None, trains, device, kind
@@ -266,11 +279,14 @@ def found(one: interaction.Interaction, looked_up: LookUps, kind: str) -> Found:
     return Found(OP, out, [*looked_up.nodes, *one.nodes], inputs, build, note, form, one.constants)
 
 
-def check(one: interaction.Interaction, looked_up: LookUps) -> None:
+def check(one: interaction.Interaction, looked_up: LookUps, kind: str) -> None:
     """Miss unless lookup_interact takes these as they are."""
     dtype, rows = value(one.out).dtype, value(one.dense).shape[0]
+    between = {dtype, torch.promote_types(dtype, torch.float32)} if kind == "fm" else {dtype}
     for node in (one.dense, looked_up.tables, *one.nodes):
-        if is_tensor(node) and value(node).is_floating_point() and value(node).dtype != dtype:
+        of_ends = node in (one.dense, looked_up.tables, one.out)
+        dtypes = {dtype} if of_ends else between
+        if is_tensor(node) and value(node).is_floating_point() and value(node).dtype not in dtypes:
             raise Miss(f"{value(node).dtype} beside {dtype}, as by torch.autocast: tables are not cast", node)
     if value(looked_up.tables).dim() != 2 or not value(looked_up.tables).is_contiguous():
         raise Miss("the tables are no contiguous matrix, and would be copied", looked_up.tables)

@@ -12,17 +12,4 @@ struct Integers {
     __device__ long long operator[](long long i) const {
         return wide ? static_cast<const long long*>(data)[i] : static_cast<const int*>(data)[i];
     }
-
-    // The same in two steps, for who reads a number long before it is used: to widen it, or to choose between loads of
-    // two sizes, is to wait for it. Both words are loads of 32 bits, of 32-bit numbers the same one twice.
-    struct Words {
-        unsigned low, high;
-    };
-    __device__ Words read(long long i) const {
-        const unsigned* low = static_cast<const unsigned*>(data) + (i << int(wide));
-        return {low[0], low[wide]};
-    }
-    __device__ long long number(const Words& words) const {
-        return wide ? (long long)((unsigned long long)words.high << 32 | words.low) : (long long)int(words.low);
-    }
 };

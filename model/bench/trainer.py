@@ -17,6 +17,7 @@ from model.table_update import TableUpdate
 RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
 TABLES = "sparse_arch.tables.weight"  # all of them, by their name where they are one tensor
 FIRST = "over_arch.mlp.0.weight"  # the weight that a peer may fill up
+BESIDE = "fused graph, update beside"  # the tables' update as a branch of the graph: make_step's updates_beside
 # Implementation → what of DLRMConfig it changes; how it is compiled, if it is; whether it is a CUDA graph.
 IMPLEMENTATIONS = {
     "eager sparse": ({}, None, False),
@@ -25,6 +26,7 @@ IMPLEMENTATIONS = {
     "fused, eager update": ({"kernels": Kernels.FUSED}, None, False),
     "fused": ({"kernels": Kernels.FUSED}, None, False),
     "fused graph": ({"kernels": Kernels.FUSED}, None, True),
+    BESIDE: ({"kernels": Kernels.FUSED}, None, True),
 }
 
 
@@ -59,7 +61,7 @@ class Trainer:
         self.floor = weights * (1 + state)
         self.model, self.optimizer = model, optimizer
         forward = compiled.compile(model) if compiled else model
-        self.step = make_step(forward, optimizer, rows, device, precision, cuda_graph=graph)
+        self.step = make_step(forward, optimizer, rows, device, precision, graph, updates_beside=name == BESIDE)
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state_dict, as a DLRM loads it that fills up nothing."""

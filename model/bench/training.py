@@ -49,7 +49,7 @@ from model.bench import whole_model as whole_model
 from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import ROUNDING
 from model.bench.steps import bench_steps
-from model.bench.trainer import IMPLEMENTATIONS, Trainer, no_reference, noting
+from model.bench.trainer import BESIDE, IMPLEMENTATIONS, Trainer, no_reference, noting
 from model.config import DLRMConfig, Precision, TableOptimizer, preset
 from model.device import choose, settings
 from model.profiling.recording import today
@@ -81,7 +81,7 @@ LEAST_FACTOR, MOST_MEMORY = 2.0, 1.2
 def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
     """Those of the implementations that there are for the rule on the device, the reference first."""
     peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
-    there = (*peers, "fused", *(("fused graph",) if device.type == "cuda" else ()))
+    there = (*peers, "fused", *(("fused graph", BESIDE) if device.type == "cuda" else ()))
     return [name for name in there if name in names]
 
 
@@ -91,7 +91,7 @@ def bench_epoch(
     """A row for each implementation: its epoch over the folder's rows, twice by turns, of which the faster counts. The
     first is the reference, and if it fails all do."""
     rows, trainers, expected, most = {}, {}, None, 0.0
-    chosen = [name for name in names_of(rule, device, names) if name not in PEERS[1:]]
+    chosen = [name for name in names_of(rule, device, names) if name not in (*PEERS[1:], BESIDE)]
     for turn in range(2):
         for name in chosen:
             row = rows.setdefault(

@@ -32,9 +32,6 @@ constexpr int bad_id = 1, bad_offset = 2;  // what a report says
 struct Range {
     long long begin, height;
 };
-struct Span {
-    long long begin, end;
-};
 struct Place {
     long long row;
     bool inside, padded;
@@ -53,11 +50,6 @@ struct Tables {
         long long begin = first[feature];
         return {begin, sum(first[feature + 1], -(unsigned long long)begin)};
     }
-    // The same, asked for and not waited for, as a subtraction would.
-    __device__ Span ask(long long feature) const { return {first[feature], first[feature + 1]}; }
-    __device__ Place find(long long id, const Span& table) const {
-        return find(id, Range{table.begin, sum(table.end, -(unsigned long long)table.begin)});
-    }
     // An id has 64 bits before anything is added to it, so that it cannot wrap round. What `first` says is not trusted.
     __device__ Place find(long long id, const Range& table) const {
         long long row = sum(table.begin, (unsigned long long)id);
@@ -65,7 +57,7 @@ struct Tables {
         return {row, !padded && id >= 0 && id < table.height && row >= 0 && row < rows, padded};
     }
     // Reports an id that is out of range; one of the threads that look at it calls this.
-    __device__ static long long start(const Place& place, const Span&, long long columns) { return place.row * columns; }
+    __device__ static long long start(const Place& place, const Range&, long long columns) { return place.row * columns; }
     __device__ void tell(long long id, long long feature, long long position) const {
         if (missing == Missing::error) write_report(report, bad_id, feature, position, id);
         if (missing == Missing::count) count_report(report);
@@ -143,21 +135,13 @@ struct Bags {
     };
     // In the output's order a bag's feature is i % features, else i / batch.
     __host__ __device__ long long divisor() const { return offsets.data ? batch : features; }
-    // What the offsets say of bag i: asked for, and not waited for.
-    struct Bounds {
-        Integers::Words begin, end;
-    };
-    __device__ Bounds ask(long long i, const Columns<unsigned>&) const {
-        return offsets.data ? Bounds{offsets.read(i), offsets.read(i + 1)} : Bounds{};
-    }
-    __device__ Bag at(long long i, const Bounds& asked, const Columns<unsigned>& by) const {
+    __device__ Bag at(long long i, const Columns<unsigned>& by) const {
         long long quotient = count() < first_wide_size ? (long long)by.quotient(unsigned(i)) : i / divisor();
         long long rest = i - quotient * divisor();
         if (!offsets.data) return {i, rest, i, i + 1};
-        return {rest * features + quotient, quotient, offsets.number(asked.begin), offsets.number(asked.end)};
+        return {rest * features + quotient, quotient, offsets[i], offsets[i + 1]};
     }
-    __device__ Integers::Words ask_id(const Bag&, long long position) const { return indices.read(position); }
-    __device__ long long id(const Bag&, const Integers::Words& asked) const { return indices.number(asked); }
+    __device__ long long id(const Bag&, long long position) const { return indices[position]; }
     // Bad offsets are clamped to what can be read.
     __device__ void check(Bag& bag, long long i, unsigned long long* report, bool tells) const {
         if (!offsets.data) return;
@@ -183,7 +167,7 @@ __global__ void __launch_bounds__(threads)
     const long long element = (long long)blockIdx.x * threads + threadIdx.x, i = element / columns;
     const long long column = element - i * columns;
     if (i >= bags.count()) return;
-    Bags::Bag bag = bags.at(i, bags.ask(i, by), by);
+    Bags::Bag bag = bags.at(i, by);
     bags.check(bag, i, tables.report, column == 0);
     const Range table = tables.of(bag.feature);
     C total = 0;
@@ -223,9 +207,6 @@ struct Spread {
 //     step 1            find rows 0 to 3, load id 4, load rows 0 to 3, add them
 //     step 2            find row 4, load ids 0 to 3 of the group's next bag, load row 4, add it, store the bag
 //
-// Where a bag begins and ends is asked for when the bag before it begins, and nothing that a step asks for is touched in
-// it but the rows: so a step waits for these alone, and the next ids are on their way beside them.
-//
 // Bags differ in length, and a group that has done its bag goes on with its next without waiting for the other groups
 // of its warp. Yet all lanes of a warp make every step together, because they meet in the shuffles: groups that went
 // separate ways would run one after the other. A lane that has no id gives `counts_not` in place of a row.
@@ -246,21 +227,18 @@ __global__ void __launch_bounds__(forward_threads)
     if (last >= bags.count()) last = bags.count() - 1;
 
     typename Batch::Bag bag = {};
-    typename Batch::Bounds asked = {};
-    decltype(tables.ask(0)) table = {};
+    decltype(tables.of(0)) table = {};
     long long p = 0;
     bool more = i <= last;
     auto begin = [&] {
-        bag = bags.at(i, asked, spread.by);
-        if (i + step <= last) asked = bags.ask(i + step, spread.by);
+        bag = bags.at(i, spread.by);
         bags.check(bag, i, tables.report, tile == 0 && lane == 0);
-        table = tables.ask(bag.feature);
+        table = tables.of(bag.feature);
         p = bag.begin;
     };
     auto finds = [&] { return lane < ahead && p + lane < bag.end; };
-    if (more) asked = bags.ask(i, spread.by), begin();
-    Integers::Words id = {};
-    if (finds()) id = bags.ask_id(bag, p + lane);
+    if (more) begin();
+    long long id = finds() ? bags.id(bag, p + lane) : 0;
     C total[width] = {};
     long long winner[width], counted = 0;
 #pragma unroll
@@ -270,10 +248,9 @@ __global__ void __launch_bounds__(forward_threads)
         long long start = counts_not;
         C weight = 1;
         if (finds()) {
-            const long long which = bags.id(bag, id);
-            Place its = tables.find(which, table);
+            Place its = tables.find(id, table);
             start = its.inside ? tables.start(its, table, columns) : its.padded ? counts_not : is_miss;
-            if (start == is_miss && tile == 0) tables.tell(which, bag.feature, p + lane);
+            if (start == is_miss && tile == 0) tables.tell(id, bag.feature, p + lane);
             if (weights && its.inside) weight = widen(weights[p + lane]);
         }
         p += ahead;
@@ -284,7 +261,7 @@ __global__ void __launch_bounds__(forward_threads)
             bag.end = 0;
             if (more) begin();
         }
-        if (finds()) id = bags.ask_id(bag, p + lane);
+        id = finds() ? bags.id(bag, p + lane) : 0;
 
         Pack<T, width> values[ahead];
         long long from[ahead];

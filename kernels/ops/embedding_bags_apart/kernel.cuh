@@ -29,7 +29,6 @@ struct Tables {
         long long begin, height;
     };
     __device__ Range of(long long table) const { return {distances[table], heights[table]}; }
-    __device__ Range ask(long long table) const { return of(table); }  // of the parameters nobody waits
     __device__ Place find(long long id, const Range& table) const { return {id, id >= 0 && id < table.height, false}; }
     __device__ static long long start(const Place& place, const Range& table, long long columns) {
         return table.begin + place.row * columns;
@@ -52,38 +51,19 @@ struct Bags {
     struct Bag {
         long long out, feature, begin, end;
     };
-    __device__ long long feature_of(long long i, const Columns<unsigned>& by) const {
-        return count() < first_wide_size ? (long long)by.quotient(unsigned(i)) : i / batch;
-    }
-    // What the offsets say of bag i: asked for, and not waited for.
-    struct Bounds {
-        Integers::Words begin, end;
-    };
-    __device__ bool ends_at_next(long long b) const { return b + 1 < batch || has_last; }
-    __device__ Bounds ask(long long i, const Columns<unsigned>& by) const {
-        if (!has_offsets) return {};
-        const long long f = feature_of(i, by), b = i - f * batch;
-        const Integers own{offsets[f], wide_offsets};
-        return {own.read(b), ends_at_next(b) ? own.read(b + 1) : Integers::Words{}};
-    }
-    __device__ Bag at(long long i, const Bounds& asked, const Columns<unsigned>& by) const {
-        const long long f = feature_of(i, by), b = i - f * batch;
+    __device__ Bag at(long long i, const Columns<unsigned>& by) const {
+        long long f = count() < first_wide_size ? (long long)by.quotient(unsigned(i)) : i / batch, b = i - f * batch;
         Bag bag = {b * all_features + first + f, f, b, b + 1};
         if (!has_offsets) return bag;
-        const Integers own{offsets[f], wide_offsets};
-        bag.begin = own.number(asked.begin);
-        bag.end = ends_at_next(b) ? own.number(asked.end) : counts[f];
+        Integers own{offsets[f], wide_offsets};
+        bag.begin = own[b];
+        bag.end = b + 1 < batch || has_last ? own[b + 1] : counts[f];
         return bag;
     }
     __device__ long long id(long long feature, long long position) const {
         return Integers{indices[feature], wide_indices}[position * strides[feature]];
     }
-    __device__ Integers::Words ask_id(const Bag& bag, long long position) const {
-        return Integers{indices[bag.feature], wide_indices}.read(position * strides[bag.feature]);
-    }
-    __device__ long long id(const Bag& bag, const Integers::Words& asked) const {
-        return Integers{indices[bag.feature], wide_indices}.number(asked);
-    }
+    __device__ long long id(const Bag& bag, long long position) const { return id(bag.feature, position); }
     // Bad offsets are clamped to what can be read.
     __device__ void check(Bag& bag, long long i, unsigned long long* report, bool tells) const {
         if (!has_offsets) return;

@@ -15,7 +15,6 @@ import numpy as np
 from data.cli import UserError
 from kernels.measure import records
 from kernels.measure.cells import OURS
-from model.bench.steps import OURS as OUR_STEPS
 from model.config import Precision, TableOptimizer
 
 # An H200's node as it was described to MLPerf: 8 GPUs, of each "18x 4th Gen NVLink, 900GB/s" (both ways), and network
@@ -109,7 +108,7 @@ def recorded(wires: Wires | None = None, gpu: str = records.README_GPU, results:
             f"{row['precision']}, {row['rows']} rows",
         )
         for row in training
-        if row["part"] == "steps" and row["implementation"] == OUR_STEPS[-1] and row["match"] == "ok"
+        if row["part"] == "steps" and row["implementation"] == "fused graph" and row["match"] == "ok"
     }
     updates = records.load("embedding_bags_update", gpu, results)["rows"]
     rules = dict.fromkeys(row["rule"] for row in updates if row.get("rule"))
