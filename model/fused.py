@@ -3,7 +3,8 @@
     DenseArch          kernels.fused_mlp          every layer in one kernel
     InteractionArch    kernels.dot_interaction    dot; its rows are filled up, so that they are aligned for their reader
                        kernels.lookup_interact    each, where it is faster with the look-ups in it (`looks_up`)
-                       c alone                    outer: c cᵀ is not written, the first layer of the top MLP forms it
+                       c alone                    outer: c cᵀ is not written, the first layer of the top MLP forms it;
+                                                  in full float32 it is, for cuBLAS, which is faster
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
 

@@ -79,6 +79,11 @@ CUDA_KERNELS = {
         "ops/dot_interaction/kernel.cuh",
         "dot_interaction::bulk_forward<16, 2, false>(const float*, const float*, float*, dot_interaction::BulkShape)",
     ),
+    "dot_interaction_backward": (
+        "ops/dot_interaction/kernel.cuh",
+        "dot_interaction::half_backward<__half, 16>(const __half*, const __half*, const __half*, __half*, __half*, "
+        "dot_interaction::RowShape)",
+    ),
     "lookup_interact": (
         "ops/lookup_interact/kernel.cuh",
         "lookup_interact::forward_kernel<float, true, 16, false>(const __grid_constant__ lookup_interact::Call<float>, "

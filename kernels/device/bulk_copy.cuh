@@ -205,14 +205,15 @@ __device__ inline void order_before_bulk_copies() {
 
 #ifndef __CUDACC_RTC__
 // What a launch of a kernel with bulk copies must know of the GPU: its multiprocessors, 0 where the kernel was compiled
-// for one that has no copy engine; the bytes of dynamic shared memory that a block may have, and a multiprocessor's.
+// for one that has no copy engine, or that is older than sm_<architecture>; the bytes of dynamic shared memory that a
+// block may have, and a multiprocessor's.
 struct BulkDevice {
     int multiprocessors = 0;
     long long of_block = 0, of_multiprocessor = 0;
 };
 
 // Asked once for each kernel and GPU: the answers do not change, and asking takes about as long as a launch.
-template <auto kernel>
+template <auto kernel, int architecture = 90>
 BulkDevice bulk_device() {
 #ifdef __CUDACC__
     constexpr int most = 64;
@@ -235,7 +236,7 @@ BulkDevice bulk_device() {
         if (error == cudaSuccess)
             error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, of_block);
         if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
-        if (error == cudaSuccess && compiled.ptxVersion >= 90) known[device] = {count, of_block, all};
+        if (error == cudaSuccess && compiled.ptxVersion >= architecture) known[device] = {count, of_block, all};
     });
     return known[device];
 #else

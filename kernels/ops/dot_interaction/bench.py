@@ -31,6 +31,7 @@ TARGETS = (
     NeverSlower("torch.compile", part="forward"),
     NeverSlower("torch.compile", part="backward"),
     NeverSlower("torch.compile", part="few"),
+    NeverSlower("triton", FASTER, "half"),
     CallCost(),
     FirstCallWithin(),
     NeverSlower("eager", ("auto",), "auto"),
@@ -64,7 +65,7 @@ def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tupl
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
-    """Cells by part: 16 columns against the copy, wider and fewer rows, a few wide rows, the backward, calls."""
+    """Cells by part: 16 columns against the copy, wider and fewer rows, few wide rows, the backward, halves, calls."""
     for rows in ROWS[: 1 if quick else None]:
         for columns in COLUMNS[: 2 if quick else None]:
             part = "bandwidth" if (rows, columns) == (ROWS[0], COLUMNS[0]) else "forward"
@@ -72,10 +73,9 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
             yield _cell("backward", "backward", rows, columns, "float32")
     for dtype, form in itertools.product(("float32", "bfloat16"), ("functional", "backward")):
         yield _cell("few", form, 128, 128, dtype)
-    if not quick:
-        for rows, columns in ((65536, 16), (2048, 16), (2048, 128)):
-            for form in ("functional", "backward"):
-                yield _cell("half", form, rows, columns, "bfloat16", ("eager", "triton", "cuda"))
+    for rows, columns in ((65536, 16), (2048, 16), (65536, 128), (2048, 128))[: 1 if quick else None]:
+        for form in ("functional", "backward"):
+            yield _cell("half", form, rows, columns, "bfloat16", ("eager", "triton", "cuda"))
     labels = {"rows": 64, "features": FEATURES, "columns": 16, "dtype": "float32"}
     inputs = lambda draw, ids: (draw(64, 16), draw(64, FEATURES, 16))  # noqa: E731
     yield from calls(OP, labels, inputs, ("dense", "sparse"), (), ("functional", "with a gradient"))

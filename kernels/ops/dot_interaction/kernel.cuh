@@ -8,7 +8,7 @@
 // Bytes, V = features + 1: rows · (V · columns + width) · sizeof(T), and in the backward V · columns more. FLOPs: a
 // multiplication and an addition for each column of V (V - 1) / 2 pairs, in the backward twice as many.
 //
-// Five files have kernels for this formula, from the simplest to the fastest. launch() and launch_backward() below try
+// Six files have kernels for this formula, from the simplest to the fastest. launch() and launch_backward() below try
 // the fastest first, and take the first that the shape, the dtype and the GPU allow:
 //
 //     plain.cuh                a thread computes one element: any shape, and float64
@@ -16,6 +16,7 @@
 //     bulk_forward.cuh         the copy engine moves the rows: sm_90 on, float32, the usual widths, forward
 //     fast/bulk_backward.cuh   the same for the backward
 //     fast/bulk_half.cuh       the forward of float16 and bfloat16, on tensor cores
+//     fast/half_backward.cuh   the backward of these, on tensor cores: sm_80 on, a warp a row, without the copy engine
 //
 // fast/README.md says which shapes each of them takes, and what it buys.
 //
@@ -41,6 +42,7 @@
 #include "bulk_forward.cuh"
 #include "fast/bulk_backward.cuh"
 #include "fast/bulk_half.cuh"
+#include "fast/half_backward.cuh"
 #include "plain.cuh"
 #include "tiled.cuh"
 
@@ -49,7 +51,7 @@ namespace dot_interaction {
 
 // How a launch is cut, which a test or a sweep may change.
 struct Limits : TiledLimits {
-    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds; -1: none of these kernels.
+    // Blocks of the kernels of bulk_forward.cuh and fast/, at most. 0: as many as suit the GPU; -1: none of them.
     int bulk_blocks = 0;
 };
 
@@ -108,6 +110,12 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
             if (fits) return error;
         }
     }
+    if constexpr (sizeof(T) == 2)
+        if (bulk) {
+            cudaError_t error = launch_half_backward(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features),
+                                                     int(columns), int(width), stream, limits.bulk_blocks, fits);
+            if (fits) return error;
+        }
     if constexpr (sizeof(T) < 8) {
         auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled_backward<T, 32>
                                                                : launch_tiled_backward<T, 16>;

@@ -144,7 +144,7 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     at({2, 4}, {150, 1});  // more pairs than a block's threads
     op::Limits nothing, little, tiled, many;
     nothing.threads = 0;
-    tiled.bulk_blocks = many.bulk_blocks = -1;
+    nothing.bulk_blocks = little.bulk_blocks = tiled.bulk_blocks = many.bulk_blocks = -1;
     many.enough_blocks = 0;
     check<T>(report, {8, 16}, {40, 16}, functions, many, ", as of many rows");
     check<T>(report, {35, 16}, {26, 1}, functions, many, ", as of many rows");
@@ -163,8 +163,8 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     }
 }
 
-// By the copy engine, also where there are few rows: tiles that are full and not, several for a block, one or none;
-// rows of out that lie apart in shared memory and that do not; what it does not take.
+// By the kernels of bulk_forward.cuh and fast/, also where there are few rows: tiles that are full and not, several for
+// a block, one or none; rows of out that lie apart in shared memory and that do not; what they do not take.
 template <class T>
 void check_bulk(testing::Report& report, const Functions<T>& functions) {
     op::Limits limits;
@@ -179,8 +179,13 @@ void check_bulk(testing::Report& report, const Functions<T>& functions) {
     at({31, 128}, {14, 1});
     at({53, 64}, {9, 8});
     for (long long pad_to : {4, 16}) at({70, 16}, {20, pad_to});
-    if (sizeof(T) == 2)
-        for (long long features : {1, 12, 31}) at({11, 16}, {features, 1});
+    if (sizeof(T) == 2) {
+        for (long long features : {1, 12, 15, 16, 31}) at({11, 16}, {features, 1});
+        for (long long columns : {8, 20, 24, 96, 136})
+            at({11, columns}, {columns == 24 ? 12 : 26, columns == 96 ? 8 : 1});
+        at({7, 16}, {17, 8});
+        at({3, 16}, {1, 1 << 16});  // a row of out that is too long
+    }
     at({11, 16}, {32, 1});
     at({70, 16, Shape::all}, {17, 1});
     at({70, 16, 0, true}, {26, 1});

@@ -7,6 +7,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -100,6 +101,23 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         cases = Case((2, 17), values="special"), Case((2, 64), layout="misaligned", every_option=False)
         check(self.op, self.function("triton"), cases=cases)
 
+    @pytest.mark.parametrize(
+        ("features", "columns", "dtype", "kernel"),
+        [(26, 16, torch.float32, "row_kernel"), (31, 64, torch.float32, "row_kernel"),
+         (26, 65, torch.float32, "forward_kernel"), (26, 128, torch.float32, "forward_kernel"),
+         (32, 16, torch.float32, "forward_kernel"), (26, 16, torch.bfloat16, "forward_kernel"),
+         (26, 16, torch.float64, "forward_kernel")],
+    )
+    def test_which_kernel_a_gpu_runs(self, monkeypatch, features, columns, dtype, kernel):
+        """By what an H200 has recorded: triton_launch.forward's table."""
+        launcher, functions = importlib.import_module("kernels.ops.dot_interaction.triton_launch"), MagicMock()
+        monkeypatch.setattr(launcher, "functions", functions)
+        monkeypatch.setattr(launcher, "interpreted", lambda: False)
+        dense, sparse = torch.empty(2, columns, dtype=dtype), torch.empty(2, features, columns, dtype=dtype)
+        launcher.forward(dense, sparse, 1, dense.new_empty(2, width(features, columns)))
+        both = ("row_kernel", "forward_kernel")
+        assert [name for name in both if getattr(functions, name).__getitem__.called] == [kernel]
+
     @kernel_backend
     def test_more_vectors_than_are_held(self, backend):
         self.hold(backend, [of_shape(2, 150, 5), of_shape(3, 70, 20, 4, torch.bfloat16)])
@@ -142,6 +160,13 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
             call = of_shape(7, 26, 16)
             check_gradients(self.op, self.function(backend), call, needed, self.grads(call))
 
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_gradients_of_halves(self, backend, dtype):
+        """On tensor cores in CUDA: rows of out's gradient that begin anywhere in 16 bytes, few vectors and 32."""
+        for features, columns, pad_to in ((1, 8, 1), (15, 16, 1), (16, 24, 4), (26, 128, 1), (31, 16, 8)):
+            self.check_gradients(backend, of_shape(9, features, columns, pad_to, dtype))
+
     @every_backend
     def test_order_of_the_pairs(self, backend):
         """Row by row below the diagonal, the columns of the dense vector first, zeros last."""
@@ -167,18 +192,28 @@ def test_the_module_is_the_function(pad_to):
 PAGE = Path(__file__).parent / "fast" / "README.md"
 
 
+# The sources of the last record that is older than half_backward, whose work tiled did.
+WITHOUT_HALF_BACKWARD = "7b7832547e4dccc330da8f0b59374b6556c75225867bf50fae66f40e1419ee6f"
+
+
+def recorded(op: str) -> dict:
+    return bench.load(op, "h200")
+
+
 def kernel_of(backward: bool, dtype: str) -> str:
-    """The kernel that kernel.cuh's launch functions take on an H200 for 26 features and these columns, since no record
+    """The kernel that kernel.cuh's launch functions took on an H200 for 26 features and these columns, since no record
     says which one ran."""
     if not backward:
         return "bulk_forward" if dtype == "float32" else "bulk_half"
-    return "bulk_backward" if dtype == "float32" else "tiled"
+    if dtype == "float32":
+        return "bulk_backward"
+    return "tiled" if recorded("dot_interaction")["sources_sha256"] == WITHOUT_HALF_BACKWARD else "half_backward"
 
 
 def recorded_table() -> list[str]:
     """The page's table: each row of the record's that our CUDA kernels ran, by kernel."""
     times: dict[tuple, dict[str, dict]] = {}
-    for row in bench.load("dot_interaction", "h200")["rows"]:
+    for row in recorded("dot_interaction")["rows"]:
         if row["form"] in ("functional", "backward") and row["us_p50"]:
             key = row["form"] == "backward", row["rows"], row["columns"], row["dtype"]
             times.setdefault(key, {})[row["implementation"]] = row
@@ -191,9 +226,15 @@ def recorded_table() -> list[str]:
         call = [kernel_of(backward, dtype), "backward" if backward else "forward", f"{rows:,}", str(columns), dtype]
         return f"| {' | '.join([*call, us[0], share, *us[1:]])} |"
 
-    order = ("bulk_forward", "bulk_backward", "bulk_half", "tiled")
+    order = ("bulk_forward", "bulk_backward", "bulk_half", "half_backward", "tiled")
     places = {key: (order.index(kernel_of(key[0], key[3])), -key[1], key[2]) for key in times}
     return [line(key) for key in sorted(places, key=places.get)]
+
+
+def half_gradients_of_lookup_interact() -> list[float]:
+    rows = recorded("lookup_interact")["rows"]
+    return [row["us_p50"] for row in rows
+            if (row["part"], row["implementation"], row.get("dtype")) == ("gradients", "cuda", "bfloat16")]
 
 
 def test_the_page_of_the_fast_kernels_says_what_is_recorded():
@@ -206,6 +247,9 @@ def test_the_page_of_the_fast_kernels_says_what_is_recorded():
         kernel, prose = section.split("\n", 1)
         rows = [row for row in cells if row[0] == kernel]
         prose = "\n".join(line for line in prose.splitlines() if not line.startswith("|"))
+        if kernel == "half_backward":  # what lookup_interact's backward takes, and tiled
+            rows += [row for row in cells if row[0] == "tiled"]
+            rows += [["", "", "", "", "", f"{us:,.1f}", ""] for us in half_gradients_of_lookup_interact()]
         times, shares = re.findall(r"([\d,.]*\d) µs", prose), re.findall(r"(\d+) %", prose)
         assert set(times) <= {us for row in rows for us in (row[5], *row[7:])}, kernel
         assert set(shares) <= {row[6] for row in rows}, kernel

@@ -9,7 +9,7 @@ Bytes, V = features + 1: rows · (V · columns + WIDTH) · itemsize, and in the 
 multiplies whole blocks of VECTORS by VECTORS, of which the pairs are less than half: 2 · VECTORS² · columns a row and
 block, for 27 vectors 2.9 times what the pairs need; in the backward 1.5 times. float32 is multiplied in float32, which
 takes no tensor cores: at 16 columns 32768 FLOPs a row are 0.5 ns of an H200, the bytes 0.75 ns. So its forward goes
-vector by vector, not block by block (row_kernel).
+vector by vector, not block by block (row_kernel), where columns are few: triton_launch.py says how many.
 
 Tensor cores can do it by three products in tf32 (input_precision="tf32x3"), in a quarter of the time on an H200 and
 about as exactly, but not of all numbers: rounded to tf32 the largest are Inf, the smallest 0, and of small ones the

@@ -48,17 +48,17 @@ def tile_of(
 def many(dtype: torch.dtype) -> int:
     """From more rows on what is between the layers stays on the chip, where it fits: `on_chip_tile`.
 
-    By traces/results/h200/lecture_15.json, where notebook 15's own kernel for 16-512-256-64-16, "128 a tile", stands
-    beside this op with tile_of's; 8,192 rows by fused_mlp.json. The loop over the first two layers has the lesson's
-    products, tile and steps, and rounds to tf32, which the lesson's leaves to the tensor cores. µs of the op / of the
-    lesson's kernel:
+    The loop over the first two layers has the products, tile and steps of notebook 15's own kernel, "128 a tile", and
+    rounds to tf32, which the lesson's leaves to the tensor cores. µs on an H200 of 13-512-256-64-16, by tile_of / on
+    the chip / by the lesson's kernel (with 16 columns more, and 512 rows more than 16,384):
 
-        rows                 8,192    16,384 / 16,896    65,536
-        tf32, 64 rows        23.1     42.1 / 20.9        153.3 / 78.5
-        bfloat16, 128 rows   –        18.8 / 14.8         67.2 / 52.8
+        rows        8,192           16,384                65,536
+        tf32        23.1 / – / –    42.1 / 22.2 / 20.9    153.3 / 81.5 / 78.1
+        bfloat16    –               18.8 / 13.4 / 14.8     67.2 / 49.0 / 53.0
 
-    In tf32 the lesson's wave of 128 rows takes 20.4 µs with 2,112 rows too, and here a launch before it rounds the
-    weights: it gains from the second wave of 64 rows on. Halves have 128 rows either way, from where tile_of says so.
+    (traces/results/h200: lecture_15.json, fused_mlp.json.) In tf32 the lesson's wave of 128 rows takes 20.4 µs with
+    2,112 rows too, and here a launch before it rounds the weights: it gains from the second wave of 64 rows on. Halves
+    have 128 rows either way, from where tile_of says so.
     """
     return (64 if dtype == torch.float32 else 32) * PROCESSORS
 

@@ -9,7 +9,7 @@
 // come while the pairs are written. With the other warps of its multiprocessor that fills the memory.
 //
 // µs on an H200 (torch 2.11) of rows with 26 tables, and of embedding_bags and dot_interaction. The gradients, which look
-// vectors up again, stand beside dot_interaction's of vectors that were kept:
+// vectors up again, stand beside dot_interaction's of vectors that were kept, of bfloat16 by its kernel in tiled.cuh:
 //
 //                               tf32            bfloat16        ieee
 //     65536 × 16                57.8 / 118.6    39.0 / 65.8     92.0 / 118.7

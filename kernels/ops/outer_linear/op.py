@@ -13,6 +13,7 @@ from ... import runtime
 from ...dispatch import checks
 from ...dispatch.op import Op, SavedBy, last_dimension, like
 from ...dispatch.signature import Signature
+from ..fused_mlp.choice import is_full_float32
 from . import eager, folding
 
 _REST = f"bias [H]: c; activation: {' | '.join(eager.ACTIVATIONS)}; precision: ieee | tf32"
@@ -30,6 +31,12 @@ def check(
         checks.belongs_to(signature.name, "weight", weight, "c", c, (len(weight), folding.folded_width(c.shape[1])))
 
 
+def auto(c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool) -> str:
+    """What backend="auto" is for CUDA tensors: in full float32 eager, whose products cuBLAS computes in less than half
+    the time (traces/results/h200/lecture_14.json; of a folded weight neither was measured), else Triton."""
+    return "eager" if is_full_float32(c.dtype, precision) and not folded else "triton"
+
+
 OP = Op(
     "outer_linear",
     "(Tensor c, Tensor weight, Tensor bias, str activation, str precision, bool folded) -> Tensor out",
@@ -39,6 +46,7 @@ OP = Op(
     saves=SavedBy("activation", {"identity": ("c", "weight"), "relu": ("c", "weight", "out")}),
     gradients={"c": like("c"), "weight": like("weight"), "bias": last_dimension("grad_out")},
     backends=("triton",),
+    auto=auto,
 )
 
 
@@ -59,7 +67,8 @@ def outer_linear(
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which c_i c_j (of few rows
             c_j) and the weight are rounded to the nearest number with 10 bits behind the leading one. Halves always go
             through tensor cores, c_i c_j rounded to their dtype, and are added up in float32.
-        backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
+        backend: "triton", "eager", or "auto": Triton for a CUDA tensor but in full float32, else eager. There is no
+            "cuda" kernel.
 
     From 128 rows on the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, of float32 and
     float64, where that leaves three quarters of the columns or less, as it does of C >= 98; the sums are a workspace.

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import math
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_
 from ...check.tf32 import RoundedProducts, assert_rounds
 from ...device import launch
 from . import eager, folding, triton_tiles
+from .op import OP
 
 INTERPRETS = runtime.triton_mode() == "interpreted"
 INTERPRETED = pytest.mark.skipif(not INTERPRETS, reason="Triton is not interpreted here")
@@ -399,3 +401,10 @@ def test_which_weights_are_folded():
     assert folds(128, 32, 16 * 65535)
     assert not folds(128, 32, 16 * 65535 + 1)
     assert not folds(127, 32, 512)
+
+
+def test_full_float32_is_eager_by_default():
+    """By lecture_14.json, where this op is Triton's; a folded weight was not measured."""
+    for dtype, precision, folded in itertools.product((torch.float32, torch.bfloat16), ("ieee", "tf32"), (False, True)):
+        chosen = "eager" if (dtype, precision, folded) == (torch.float32, "ieee", False) else "triton"
+        assert OP.auto(torch.empty(0, dtype=dtype), None, None, "relu", precision, folded) == chosen
