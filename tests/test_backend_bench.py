@@ -23,6 +23,9 @@ def test_a_cell_on_a_cpu(monkeypatch, trains):
     options = argparse.Namespace(autotune=False, most_rows=50)
     row = backend.cell("small", 3, Precision.FP32, trains, options, torch.device("cpu"))
     assert row["match"].startswith("FAILED: wrong is ")
+    assert not backend.is_ours(row)
+    ways["fused_kernels"] = ways["wrong"]
+    assert backend.is_ours(backend.cell("small", 3, Precision.FP32, trains, options, torch.device("cpu")))
     for what in ("replay", "call"):
         assert {name: sorted(times) == times for name, times in row[what].items()} == {
             "inductor": True, "fused_kernels": True

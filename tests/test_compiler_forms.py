@@ -234,7 +234,7 @@ def test_a_model_with_many_weights_goes_in_parts(name, dtype, rows, is_whole, pr
     with as_on_gpu(), torch.no_grad():
         explanation = kernels.explain(model, torch.randn(rows, 13, dtype=dtype), torch.randint(100, (rows, 26)))
     ops = {found.op for found in explanation.replaced}
-    assert ops == ({"dlrm_forward"} if is_whole else {"fused_mlp", "dot_interaction"})
+    assert ops == ({"dlrm_forward"} if is_whole else {"fused_mlp", "dot_interaction", "embedding_bags_apart"})
     reasons = [sentence for sentence in explanation.declined if sentence.startswith("dlrm_forward: ")]
     assert reasons == [] if is_whole else "its parts are faster" in reasons[0]
 

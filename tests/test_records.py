@@ -328,17 +328,44 @@ def test_a_record_is_valid_json_whatever_was_measured_and_is_read_as_it_was(reco
     assert frame["b"].dtype == "float64"
 
 
-def test_a_good_record_is_only_replaced_by_a_good_one_of_its_gpu(record, tmp_path):
+def test_a_record_without_a_failure_of_ours_is_only_replaced_by_another(record, tmp_path):
+    """What was measured is not lost: it stands beside the record that stays, until one is saved."""
+    folder, wrong = tmp_path / "h200", [r | {"implementation": "cuda, by x"} for r in record["rows"]]
     good = record | {"date": "2026-01-31", "rows": [r for r in record["rows"] if r["match"] == "ok"]}
-    bench.save(good, tmp_path)
-    before = (tmp_path / "h200" / "add_relu.json").read_bytes()
-    kept = "h200/add_relu.json of 2026-01-31: of what was measured now, 2 rows FAILED"
-    assert bench.save(record, tmp_path).endswith(kept)
-    assert (tmp_path / "h200" / "add_relu.json").read_bytes() == before
-    assert bench.save(record | {"GPU": "Tesla T4"}, tmp_path).startswith("saved ")
-    assert bench.save(good | {"date": "2026-02-01"}, tmp_path).startswith("saved ")
+    records.save(good, tmp_path, bench.is_ours)
+    before = (folder / "add_relu.json").read_bytes()
+    done = records.save(record | {"rows": wrong}, tmp_path, bench.is_ours)
+    assert re.fullmatch(
+        r"KEPT .*/h200/add_relu.json of 2026-01-31: of what was measured now, 2 rows of ours FAILED \(Mismatch: .*\); "
+        r"all of it is in .*/h200/add_relu.failed.json", done
+    )
+    assert (folder / "add_relu.json").read_bytes() == before
+    beside = records.read(folder / "add_relu.failed.json")
+    assert [r["match"] for r in beside["rows"]] == [r["match"] for r in wrong]
+    assert beside["sources_sha256"] == record["sources_sha256"]
+    assert [len(status.records_of("add_relu", tmp_path)), len(records.recorded_files("*.json", tmp_path))] == [1, 2]
+    elsewhere = records.save(record | {"GPU": "Tesla T4", "rows": wrong}, tmp_path, bench.is_ours)
+    assert elsewhere.endswith("tesla-t4/add_relu.json; 2 rows of ours FAILED, and there was no record without")
+    assert records.save(good | {"date": "2026-02-01"}, tmp_path, bench.is_ours).endswith("/h200/add_relu.json")
     assert bench.load("add_relu", results=tmp_path)["date"] == "2026-02-01"
     assert bench.load("add_relu", "tesla-t4", tmp_path)["GPU"] == "Tesla T4"
+    assert [path.name for path in folder.iterdir()] == ["add_relu.json"]
+
+
+def test_a_peers_failure_keeps_none_of_our_times(record, tmp_path):
+    """The peer is in the record, without a time; where nobody says whose a row is, it is ours."""
+    good = record | {"rows": [r for r in record["rows"] if r["match"] == "ok"]}
+    peers = record | {"date": "2100-01-01"}
+    assert {r["implementation"] for r in record["rows"] if r["match"] != "ok"} == {"broken"}
+    records.save(good, tmp_path)
+    assert records.save(peers, tmp_path).startswith("KEPT ")
+    assert records.save(peers, tmp_path, bench.is_ours).endswith("/h200/add_relu.json; 2 rows of peers FAILED")
+    saved = bench.load("add_relu", results=tmp_path)
+    assert saved["date"] == "2100-01-01"
+    assert [r["us_p50"] for r in saved["rows"] if r["match"] != "ok"] == [None, None]
+    for who, ours in (("cuda", True), ("triton, sorted before", True), ("auto", True), ("eager", False),
+                      ("torch.compile, padded", False), ("b.copy_(a)", True)):
+        assert bench.is_ours({"implementation": who, "part": "copy" if "copy" in who else "main"}) is ours
 
 
 def test_a_save_that_fails_leaves_the_old_record(record, tmp_path, monkeypatch):
@@ -430,7 +457,7 @@ def test_status_says_what_changed_since(record, tmp_path):
     tests.write_text(json.dumps({"add_relu": entry | {"tests_sha256": "0"}}))
     table = status.table(tmp_path)
     assert "tested    H200 2026-01-31: 41 passed, 2 skipped, tests changed since\n" in table
-    measured = r"H200 \d{4}-\d\d-\d\d, 2 rows FAILED, bench changed since"
+    measured = r"H200 \d{4}-\d\d-\d\d, 2 rows of broken FAILED, bench changed since"
     assert re.search(rf"add_relu\n.*\n    measured  {measured}(\n|$)", table)
     assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
     assert "\ndispatch\n    in 1 of these 2 runs a call took another way " in table
@@ -519,11 +546,11 @@ def test_the_readmes_show_no_time_of_what_failed_and_say_that_it_did(record, tmp
     ]
     bench.save(record | {"rows": [one.flat() for one in rows], "without": ["a", "b"]}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | 8.0 | – | – | – |" in status.result_table(tmp_path)
-    measured = rf"H200 {record['date']}, without a and b, 2 rows FAILED"
+    measured = rf"H200 {record['date']}, without a and b, 2 rows of cuda and triton FAILED"
     assert f"| [add_relu](ops/add_relu/) | never | {measured} |" in status.readme_table(tmp_path)
     assert f"    measured  {measured}\n" in status.table(tmp_path)
     bench.save(record | {"rows": [one.flat() for one in rows[:2]]}, tmp_path)
-    assert f"H200 {record['date']}, 1 row FAILED |" in status.readme_table(tmp_path)
+    assert f"H200 {record['date']}, 1 row of cuda FAILED |" in status.readme_table(tmp_path)
 
 
 def test_each_row_of_the_table_has_words_of_its_own():

@@ -10,6 +10,7 @@ import torch
 
 import kernels
 from kernels.measure import records
+from kernels.measure.partial_record import PartialRecord
 from model.bench import steps, trainer, training, whole_model
 from model.config import Kernels, Precision, TableOptimizer, preset
 from model.table_update import TableUpdate
@@ -343,6 +344,73 @@ def test_a_fault_is_not_forgotten_by_the_steps_behind_it():
     assert row["match"] == "FAILED: step 0: the loss differs from float64's by nan"
     assert math.isnan(row["loss_error"])
     assert math.isnan(row["stray"])
+
+
+def test_a_run_that_is_stopped_goes_on_from_its_cells(small, tmp_path, monkeypatch, capsys):
+    (cpu, names), called = (torch.device("cpu"), ["eager sparse", "fused, eager update"]), []
+
+    def noted(name, stops=()):
+        plain = getattr(training, name)
+
+        def measure(rule, *arguments):
+            called.append(f"{name} {rule}")
+            if called[-1] in stops:
+                raise KeyboardInterrupt
+            return plain(rule, *arguments)
+
+        return measure
+
+    def run(resume):
+        called.clear()
+        left = PartialRecord("training", [], tmp_path, resume=resume)
+        return training.run(cpu, ["epoch", "steps"], names, 50, left), left
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "bench_epoch", noted("bench_epoch"))
+        patched.setattr(training, "bench_steps", noted("bench_steps", stops=["bench_steps rowwise_adagrad"]))
+        with pytest.raises(KeyboardInterrupt):
+            run(resume=False)
+    monkeypatch.setattr(training, "bench_epoch", noted("bench_epoch"))
+    monkeypatch.setattr(training, "bench_steps", noted("bench_steps"))
+    rows, left = run(resume=True)
+    assert called == ["bench_steps rowwise_adagrad"]
+    assert [(row["part"], row["optimizer"]) for row in rows] == [
+        (part, rule) for part in ("epoch", "steps") for rule in ("adagrad", "rowwise_adagrad")
+    ]
+    assert [*left.parts] == [
+        "epoch adagrad", "epoch rowwise_adagrad", "steps adagrad 8 fp32", "steps rowwise_adagrad 8 fp32"
+    ]
+    assert "from " in capsys.readouterr().out
+
+
+def test_a_peers_failure_is_recorded_and_ours_keeps_the_record(tmp_path, monkeypatch, capsys):
+    """The command, to its end, whose rows are these."""
+    versions = training.runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(training.runtime, "versions", lambda: versions)
+    monkeypatch.setattr(training.runtime, "device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(training, "choose", lambda asked: torch.device("cpu"))
+    monkeypatch.setattr(training, "PartialRecord", partial(PartialRecord, results=tmp_path))
+    monkeypatch.setattr(training.records, "save", partial(records.save, results=tmp_path))
+    before = torch.get_num_threads()
+    for fails, said in (
+        ("", "saved"), ("eager sparse", "; 1 row of peers FAILED"), ("fused, eager update", "; 1 row of peers FAILED"),
+        ("fused", "KEPT"), ("fused graph", "KEPT"),
+    ):
+        measured = rows(**{"fused, eager update": 3.0})
+        for row in measured:
+            if row["implementation"] == fails and row["part"] == "steps":
+                row |= {"match": "FAILED: step 3: 0.057 of the update"}
+                del row["ms"]
+        monkeypatch.setattr(training, "run", lambda *arguments, measured=measured: measured)
+        assert training.main(["--save", "--only", "epoch,steps"]) == bool(fails)
+        assert said in capsys.readouterr().out
+        recorded = records.read(tmp_path / "h200" / "training.json")
+        last = "fused, eager update" if said == "KEPT" else fails
+        assert [row["implementation"] for row in recorded["rows"] if row["match"] != "ok"] == [last] * bool(fails)
+    (failed,) = (row for row in records.read(tmp_path / "h200" / "training.failed.json")["rows"] if "ms" not in row
+                 and row["part"] == "steps")
+    assert failed["implementation"] == "fused graph"
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("option", [["--only", "steps"], ["--device", "cpu"], ["--without", "fused"]])

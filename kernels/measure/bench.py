@@ -8,6 +8,12 @@ and is no yardstick.
 A row is timed only if its output matches float64 eager before and after. What is measured stands in each op's bench.py,
 as cells(quick), and what it must show as TARGETS. Without a GPU the recorded results are printed.
 
+With --save an op's record is written once all of it is measured. A peer's row that FAILED is in it, without a time. If
+one of ours FAILED, an older record in which none did stays, and what was measured stands beside it: <op>.failed.json.
+After each part what there is stands in <op>.partial.json. A run that is stopped loses the part that it was at; with
+--resume the next one takes the others from there, if machine, versions, options and code are the same
+(partial_record.py). Git ignores both files.
+
 An op may have a sweep besides, over more sizes: sweep() and SWEEP_TARGETS of its bench.py. `--sweep` measures it alone,
 and its record is <op>_sweep.json.
 """
@@ -22,6 +28,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from .. import runtime
@@ -30,6 +38,7 @@ from .cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
 from .clock import Gpu
 from .judge import COPIES_AGREE, steady, summary
 from .measuring import measure, measure_calls
+from .partial_record import PartialRecord
 from .records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
 
 # What notebooks use stands here too.
@@ -103,28 +112,63 @@ def measured(
     return rows, copies, slower
 
 
-def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = (), sweep: bool = False) -> dict:
+def run(
+    op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = (), sweep: bool = False,
+    partial: PartialRecord | None = None,
+) -> dict:
     """Measure one op, or its sweep, printing as it goes; returns the record that --save writes. without: these
-    implementations."""
-    cells, skipped = of(op).sweep() if sweep else of(op).cells(quick), {}
-    rows, copies, slower = measured(op, _installed(_without(cells, without), skipped), gpu)
+    implementations. partial: where each part is kept once it is measured."""
+    cells, skipped, parts = of(op).sweep() if sweep else of(op).cells(quick), {}, []
+    versions, hashes = runtime.versions(), sources.hashes(op, "sources", "dispatch", "bench")
+    for index, (part, of_part) in enumerate(groupby(_installed(_without(cells, without), skipped), attrgetter("part"))):
+        of_part = [*of_part]
+
+        def measure_part(cells: list = of_part) -> dict:
+            steady = _Steady(gpu, max((copy for part in parts for copy in part["copies"]), default=0.0))
+            rows, copies, slower = measured(op, cells, steady)
+            return {"rows": [row.flat() for row in rows], "copies": copies, "slower": slower + steady.slower}
+
+        parts.append(partial.part(f"{part} {index}", measure_part) if partial else measure_part())
     for text in skips_in_words(skipped):
         print(f"# {op}: {text}")
+    copies = [copy for part in parts for copy in part["copies"]]
     limit = max(copies)
-    versions = runtime.versions()
     return {
         "op": record_of(op, sweep),
         **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "quick": quick,
         **({"without": sorted(without)} if without else {}),
-        **sources.hashes(op, "sources", "dispatch", "bench"),
+        **hashes,
         "copy_tb_per_s": {
             "before": copies[0], "after": copies[-1], "limit": limit, "all": copies,
-            "measured_again": slower,
+            "measured_again": sum(part["slower"] for part in parts),
         },
-        "rows": [with_rates(row, limit).flat() for row in rows],
+        "rows": [with_rates(Row.of(flat), limit).flat() for part in parts for flat in part["rows"]],
     }
+
+
+class _Steady:
+    """The GPU, whose copies are measured again where they are slower than the fastest of the parts before, in TB/s."""
+
+    def __init__(self, gpu: Gpu, fastest: float) -> None:
+        self._gpu, self._fastest, self.slower = gpu, fastest, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._gpu, name)
+
+    def copy(self, op: str) -> Row:
+        for left in reversed(range(COPY_TRIES)):
+            row = self._gpu.copy(op)
+            if not left or not _rate(row) * COPIES_AGREE < self._fastest:
+                return row
+            self.slower += 1
+            time.sleep(COPY_PAUSE)
+
+
+def is_ours(row: Mapping) -> bool:
+    """Whether a row is of a kernel of ours, however it is called, or of the copy that all are held against."""
+    return row["implementation"].partition(", ")[0] in (*OURS, "auto") or row["part"] == "copy"
 
 
 def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
@@ -234,6 +278,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("op", nargs="*", help=f"default: all ({', '.join(ops())})")
     parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/<op>.json")
+    parser.add_argument("--resume", action="store_true", help="with --save: take the parts of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="a few cells, in under a minute")
     parser.add_argument("--sweep", action="store_true", help="the sweeps of ops in place of their cells")
     parser.add_argument("--without", metavar="NAME,…", default="", help="implementations to leave out: max-autotune")
@@ -241,6 +286,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.save and arguments.quick:
         parser.error("--quick measures a part of the cells: it is not saved over the record of all")
+    if arguments.resume and not arguments.save:
+        parser.error("--resume: a run without --save leaves nothing, and takes nothing")
     unknown = [op for op in arguments.op if op not in ops()]
     if unknown:
         parser.error(f"unknown op {', '.join(unknown)}: expected one of {', '.join(ops())}")
@@ -262,9 +309,13 @@ def main(argv: list[str] | None = None) -> int:
     gpu, records, start = Gpu(), [], time.monotonic()
     without = [*filter(None, arguments.without.split(","))]
     for op in chosen:
-        records.append(run(op, gpu, quick=arguments.quick, without=without, sweep=arguments.sweep))
-    if arguments.save:  # at the end: nothing is recorded of a run that does not come to it
-        print(*map(save, records), sep="\n")
+        options, partial = {"without": without, "sweep": arguments.sweep}, None
+        if arguments.save:
+            name = record_of(op, arguments.sweep)
+            partial = PartialRecord(name, [sources.KERNELS], resume=arguments.resume, **options)
+        records.append(run(op, gpu, quick=arguments.quick, **options, partial=partial))
+        if arguments.save:
+            print(save(records[-1], is_ours=is_ours), flush=True)
     print(f"\n{records[0]['GPU']}, torch {records[0]['torch']}; {time.monotonic() - start:.0f} s in all")
     for op, record in zip(chosen, records, strict=True):
         print(copies_in_words(record), *summary(record, targets(op, arguments.sweep)), sep="\n")

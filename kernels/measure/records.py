@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 RESULTS = KERNELS.parent / "traces" / "results"
 # Whose record is shown in the READMEs and the notebooks, whatever the reader measures on another GPU.
 README_GPU = "h200"
+# What may stand beside a record: <op>.failed.json and <op>.partial.json.
+FAILED, PARTIAL = ".failed", ".partial"
 NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
@@ -36,20 +38,51 @@ def recorded_files(name: str, results: Path = RESULTS, gpu: str | None = None) -
     return sorted(results.glob(f"{gpu or '*'}/{name}"))
 
 
-def save(record: dict, results: Path = RESULTS) -> str:
+def save(record: dict, results: Path = RESULTS, is_ours: Callable[[Mapping], bool] = lambda row: True) -> str:
     """Write results/<gpu>/<op>.json, whole or not at all; returns what was done, in words.
 
-    A record with a row that FAILED does not replace one without.
+    A peer's row that FAILED is recorded as that, without a time. A record in which a row of ours FAILED does not
+    replace one without: it is written beside that, as <op>.failed.json, which git ignores.
+
+    Args:
+        is_ours: whether a row is of ours; default: all are.
     """
-    path = results / slug(record["GPU"]) / f"{record['op']}.json"
-    shown = "/".join(path.parts[-4:])
-    count = failed(record)
-    if count and path.exists() and not failed(before := read(path)):
-        return f"kept {shown} of {before['date']}: of what was measured now, {count} rows FAILED"
+    path = path_of(record, results)
+    ours = [row for row in record["rows"] if row["match"].startswith("FAILED") and is_ours(row)]
+    if ours and path.exists() and not failed(before := read(path), is_ours):
+        _write_record(beside := path_of(record, results, FAILED), record)
+        done = f"KEPT {in_words(path)} of {before['date']}: of what was measured now, {_count(ours)} of ours FAILED "
+        done += f"({ours[0]['match'].removeprefix('FAILED: ')}); all of it is in {in_words(beside)}"
+    else:
+        _write_record(path, record)
+        path_of(record, results, FAILED).unlink(missing_ok=True)
+        done = f"saved {in_words(path)}"
+        if others := failed(record) - len(ours):
+            done += f"; {others} row{'s' * (others > 1)} of peers FAILED"
+        if ours:
+            done += f"; {_count(ours)} of ours FAILED, and there was no record without"
+    path_of(record, results, PARTIAL).unlink(missing_ok=True)
+    return done
+
+
+def path_of(record: Mapping, results: Path = RESULTS, kind: str = "") -> Path:
+    """Where a record is, or what stands beside it: kind FAILED or PARTIAL."""
+    return results / slug(record["GPU"]) / f"{record['op']}{kind}.json"
+
+
+def in_words(path: Path) -> str:
+    """A record's path, from the repository: traces/results/h200/add_relu.json."""
+    return "/".join(path.parts[-4:])
+
+
+def _count(rows: Sized) -> str:
+    return f"{len(rows)} row{'s' * (len(rows) > 1)}"
+
+
+def _write_record(path: Path, record: dict) -> None:
     head = {key: value for key, value in record.items() if key != "rows"}
-    rows = ",\n".join("  " + _json(_rounded(row)) for row in record["rows"])
-    write(path, _json(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
-    return f"saved {shown}"
+    rows = ",\n".join("  " + as_json(_rounded(row)) for row in record["rows"])
+    write(path, as_json(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
 
 
 def write(path: Path, text: str) -> None:
@@ -63,20 +96,22 @@ def write(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def failed(record: dict) -> int:
-    """How many of its rows FAILED."""
-    return sum(row["match"].startswith("FAILED") for row in record["rows"])
+def failed(record: Mapping, counts: Callable[[Mapping], bool] = lambda row: True) -> int:
+    """How many of its rows FAILED, of those that count."""
+    return sum(row["match"].startswith("FAILED") and counts(row) for row in record["rows"])
 
 
 def _rounded(row: dict) -> dict:
     return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
-def _json(value: dict, indent: int | None = None) -> str:
-    def in_words(number: float) -> float | str:
+def as_json(value: dict, indent: int | None = None) -> str:
+    """JSON, with words for the numbers that it lacks: what `read` reads."""
+
+    def worded(number: float) -> float | str:
         return number if math.isfinite(number) else json.dumps(number)
 
-    return json.dumps(_each(value, float, in_words), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_each(value, float, worded), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def read(path: Path) -> dict:

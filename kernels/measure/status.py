@@ -73,13 +73,14 @@ def describe_tests(entries: Iterable[dict], op: str) -> str:
 
 
 def describe_measurements(entries: Iterable[dict], op: str) -> str:
-    """The same of records: "H200 2026-01-31, without max-autotune, 2 rows FAILED, bench changed since"."""
+    """The same of records: "H200 2026-01-31, without max-autotune, 2 rows of eager FAILED, bench changed since"."""
 
     def lacks(entry: dict) -> str:
         count, without = failed(entry), entry.get("without")
+        whose = {row["implementation"] for row in entry["rows"] if row["match"].startswith("FAILED")}
         notes = ["--quick"] * entry["quick"]
         notes += [f"without {' and '.join(without)}"] if without else []
-        notes += [f"{count} row{'s' * (count > 1)} FAILED"] if count else []
+        notes += [f"{count} row{'s' * (count > 1)} of {' and '.join(sorted(whose))} FAILED"] if count else []
         return "".join(f", {note}" for note in notes)
 
     return _describe(entries, op, lacks, "sources", "bench")

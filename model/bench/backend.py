@@ -24,6 +24,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,8 +34,10 @@ import kernels
 from kernels import runtime
 from kernels.measure import records
 from kernels.measure.clock import percentiles
+from kernels.measure.partial_record import PartialRecord
 from kernels.ops.embedding_bags.bench import KAGGLE
 from model import DLRM, preset
+from model.bench import recorded
 from model.config import Precision
 from model.device import settings
 from model.profiling.recording import today
@@ -212,6 +215,11 @@ def slower(rows: Iterable[dict], what: str) -> list[dict]:
     return [row for row in rows if row["match"] != "ok" or not ratio(row[what]) <= SLOWER]
 
 
+def is_ours(row: dict) -> bool:
+    """Whether ours is among what failed in a row, which is of all implementations: it then has no time."""
+    return OURS not in row["replay"]
+
+
 def verdicts(rows: Sequence[dict]) -> list[str]:
     return [f"by {what} {len(slower(rows, what))} of {len(rows)}" for what in WAYS]
 
@@ -256,19 +264,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--most-rows", type=int, default=1_000_000, help="of a table (default: %(default)s)")
     parser.add_argument("--autotune", action="store_true", help="max-autotune too, which takes minutes a cell")
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
+    parser.add_argument("--resume", action="store_true", help="with --save: take the cells of a run that was stopped")
     options = parser.parse_args(arguments)
     precisions = [*map(Precision, options.precisions.split(","))]
     axes = options.presets.split(","), [*map(int, options.rows.split(","))], precisions
     if options.save and axes != ([*PRESETS], [*ROWS], [*Precision]):
         parser.error("--save: a part of the cells is not saved over the record of all")
+    if options.resume and not options.save:
+        parser.error("--resume: a run without --save leaves nothing, and takes nothing")
     if not torch.cuda.is_available():
         print("model.bench.backend: no CUDA device")
         return 2
-    rows = []
+    rows, left = [], None
+    if options.save:
+        asked = {"autotune": options.autotune, "most_rows": options.most_rows}
+        left = PartialRecord(NAME, recorded.CODE, resume=options.resume, **asked)
     for name, number, precision, trains in itertools.product(*axes, (False, True)):
-        rows.append(cell(name, number, precision, trains, options, torch.device("cuda")))
+        measure = partial(cell, name, number, precision, trains, options, torch.device("cuda"))
+        rows.append(left.part(f"{name} {number} {precision} {trains}", measure) if left else measure())
         print(*lines(rows[-1]), sep="\n", flush=True)
     print(f"slower by more than {100 * (SLOWER - 1):.0f} %: {', '.join(verdicts(rows))}")
     if options.save:
-        print(records.save(record(rows)))
+        print(records.save(record(rows), is_ours=is_ours))
     return int(any(slower(rows, what) for what in WAYS))

@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from unittest import mock
 
@@ -40,6 +41,7 @@ from kernels.compiler import whole
 from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.measure.judge import NEVER_SLOWER as SLOWER
+from kernels.measure.partial_record import PartialRecord
 from kernels.ops.dlrm import choice as of_whole
 from kernels.ops.lookup_interact import choice as of_look_ups
 from model import fused
@@ -342,21 +344,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compiled", action="store_true", help="predictions by the backend of torch.compile")
     parser.add_argument("--untimed", action="store_true", help="compile what is measured, and compare what comes out")
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
+    parser.add_argument("--resume", action="store_true", help="with --save: take the cells of a run that was stopped")
     options = parser.parse_args(arguments)
     asked = tuple(options.models), options.rows, options.most_rows, options.device, options.untimed, options.compiled
     if options.save and asked != (MODELS, ROWS, 200_000, "cuda", False, False):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
+    if options.resume and not options.save:
+        parser.error("--resume: a run without --save leaves nothing, and takes nothing")
     if options.device == "cuda" and not torch.cuda.is_available():
         print(f"model.bench.{NAME}: no CUDA device; recorded on an H200:")
         device, measured = torch.device("cpu"), recorded_cells()
         print(*(line(rows, device) for rows in measured), verdict(measured, device), sep="\n")
         return 2
     device, measured = torch.device(options.device), []
+    left = PartialRecord(NAME, recorded.CODE, resume=options.resume) if options.save else None
     for name, count, precision, trains in cells(options.models, options.rows):
         if options.compiled and trains:
             continue
         shape = shape_of(name, options.most_rows)
-        rows = cell(name, shape, count, precision, trains, device, not options.untimed, options.compiled)
+        measure = partial(cell, name, shape, count, precision, trains, device, not options.untimed, options.compiled)
+        rows = left.part(f"{name} {count} {precision} {trains}", measure) if left else measure()
         measured.append(rows)
         print(line(rows, device), flush=True)
         gc.collect()

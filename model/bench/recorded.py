@@ -14,9 +14,13 @@ OPS = (
 )  # fmt: skip
 
 
+# What a record that is measured in several runs must be measured by.
+CODE = tuple(records.RESULTS.parents[1] / folder for folder in ("data", "kernels", "model"))
+
+
 def save(name: str, rows: Iterable[dict], ops: Iterable[str] = OPS, **more) -> str:
     """Write traces/results/<gpu>/<name>.json, with the hashes of these ops' sources; what was done, as `records.save`
-    says it."""
+    says it. All rows are of ours."""
     versions = runtime.versions()
     heads = {"op": name, **{own: versions[own] for own in VERSIONS}, "date": today()}
     hashes = {op: sources.sha256(op, "sources") for op in ops}

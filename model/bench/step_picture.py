@@ -46,11 +46,15 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Bar:
-    """kind: peer | ours | other, the class of its colour."""
+    """ms: None of a peer whose step was not right. kind: peer | ours | other, the class of its colour."""
 
     words: str
-    ms: float
+    ms: float | None
     kind: str
+
+    @property
+    def time(self) -> str:
+        return "– (FAILED)" if self.ms is None else f"{self.ms:.2f} ms"
 
 
 def step_rows(results: Path = RESULTS) -> tuple[dict, dict[str, Mapping]]:
@@ -69,7 +73,7 @@ def bars(rows: Mapping[str, Mapping]) -> list[Bar]:
     more than NEVER_SLOWER.
 
     Raises:
-        ValueError: one of them was not measured, or was not right.
+        ValueError: one of ours was not measured, or was not right.
     """
     best = min((name for name in rows if is_variant(name, PEER)), key=lambda name: rows[name]["ms"], default=PEER)
     if PEER in rows and rows[PEER]["ms"] <= NEVER_SLOWER * rows[best]["ms"]:
@@ -81,9 +85,9 @@ def bars(rows: Mapping[str, Mapping]) -> list[Bar]:
         "fused": ("Our kernels, launched from Python", "ours"),
         "fused graph": ("Our kernels, as one CUDA graph", "ours"),
     }
-    if missing := [name for name in words if name not in rows]:
+    if missing := [name for name, (_, kind) in words.items() if kind == "ours" and name not in rows]:
         raise ValueError(f"{RECORD}: no time of a step by {', '.join(missing)}")
-    return [Bar(text, rows[name]["ms"], kind) for name, (text, kind) in words.items()]
+    return [Bar(text, rows[name]["ms"] if name in rows else None, kind) for name, (text, kind) in words.items()]
 
 
 def traced(name: str, traces: Path = TRACES) -> dict:
@@ -94,7 +98,7 @@ def traced(name: str, traces: Path = TRACES) -> dict:
 def words(results: Path = RESULTS, traces: Path = TRACES) -> str:
     """The picture for those who do not see it, from the records."""
     record, rows = step_rows(results)
-    times = "; ".join(f"{bar.words}: {bar.ms:.2f} ms" for bar in bars(rows))
+    times = "; ".join(f"{bar.words}: {bar.time}" for bar in bars(rows))
     graphed = traced(GRAPHED_PEER, traces)
     apart = f"Apart, in float32 on smaller tables, torch.compile with its own graphs: {graphed['step_ms']:.2f} ms"
     return f"A training step of DLRM with {CELL[1]:,} rows on one {record['GPU']}. {times}. {apart}."
@@ -110,11 +114,12 @@ def svg(results: Path = RESULTS, traces: Path = TRACES) -> str:
     graphed, profiled = traced(GRAPHED_PEER, traces), traced(PROFILED, traces)
     shown = bars(rows)
     other = Bar('PyTorch, torch.compile(mode="reduce-overhead")', graphed["step_ms"], "other")
-    most = 0.5 * int(1 + max(bar.ms for bar in [*shown, other]) * 1.12 / 0.5)  # leaves room for the time behind a bar
+    longest = max(bar.ms or 0.0 for bar in [*shown, other])
+    most = 0.5 * int(1 + longest * 1.12 / 0.5)  # leaves room for the time behind a bar
     per_ms = PLOT / most
     apart = TOP + len(shown) * PITCH + 6  # where the other record begins
     bottom = apart + 26 + PITCH + 22
-    ids, rule = sum(SyntheticConfig(FULL).cardinalities), rows["eager sparse"]["optimizer"].upper()
+    ids, rule = sum(SyntheticConfig(FULL).cardinalities), rows["fused"]["optimizer"].upper()
     ours, ours_graphed = (traced(name, traces) for name in (OURS_TRACED, OURS_GRAPHED))
     others = sorted({_source(run) for run in (graphed, profiled, ours, ours_graphed)})
     notes = [
@@ -164,9 +169,9 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
 def _drawn(bar: Bar, y: int, per_ms: float) -> list[str]:
     """The bar below its words, of which y is the base line; its time behind it."""
     fill = ' fill="url(#stripes)"' if bar.kind == "other" else ""
-    length = per_ms * bar.ms
+    length = per_ms * (bar.ms or 0.0)
     return [
         _text(LEFT, y, bar.words),
         f'<rect class="{bar.kind}" x="{LEFT}" y="{y + 8}" width="{length:.1f}" height="{BAR}"{fill}/>',
-        _text(LEFT + length + 8, y + 28, f"{bar.ms:.2f} ms", "ms"),
+        _text(LEFT + length + 8, y + 28, bar.time, "ms"),
     ]

@@ -14,6 +14,11 @@ it says otherwise. By parts, which --only chooses:
 torch.compile is measured as it comes and as somebody sets it who knows it (model.bench.compiled_ways): where a setting
 may save time, as a row of its own. What is compared with it is compared with the fastest.
 
+With --save a record is written once all of its parts are measured. Where a row of ours FAILED, an older record in which
+none did stays, and what was measured stands beside it, in <record>.failed.json; a peer's failure is recorded. After
+each cell what there is stands in <record>.partial.json. A run that is stopped loses the cell that it was at; with
+--resume the next one takes the others from there, if machine, versions and code are the same.
+
 A row that is not right is FAILED and has no time. A step is right if it changes what the same step changes in float64
 from the same weights and optimizer's state: model.bench.shadow holds eight steps of each implementation to that, each
 from where it began. An epoch's losses are held to the reference's. Two right ones part by rounding, by Adagrad more
@@ -31,6 +36,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -44,11 +50,12 @@ from data.synthetic import FULL, SyntheticConfig, generate
 from kernels import runtime
 from kernels.measure import records, sources
 from kernels.measure.judge import is_variant
-from model.bench import pages
+from kernels.measure.partial_record import PartialRecord
+from model.bench import pages, recorded
 from model.bench import whole_model as whole_model
 from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import ROUNDING
-from model.bench.steps import bench_steps
+from model.bench.steps import OURS, bench_steps
 from model.bench.trainer import BESIDE, IMPLEMENTATIONS, Trainer, no_reference, noting
 from model.config import DLRMConfig, Precision, TableOptimizer, preset
 from model.device import choose, settings
@@ -162,14 +169,16 @@ def write_rows(folder: Path, rows: int, config: SyntheticConfig) -> None:
         pq.write_table(table, folder / f"part-{index:05d}.parquet", compression="none", write_statistics=False)
 
 
-def run(device: torch.device, parts: Iterable[str], names: Iterable[str], largest: int) -> list[dict]:
-    """Measure, and print each row as it comes."""
+def run(
+    device: torch.device, parts: Iterable[str], names: Iterable[str], largest: int, left: PartialRecord | None = None
+) -> list[dict]:
+    """Measure, and print each row as it comes. left: where each cell is kept once it is measured."""
     config = SyntheticConfig(largest)
     shape = replace(preset("main").model, cardinalities=config.cardinalities)
     measured = []
 
-    def done(rows: list[dict]) -> None:
-        for row in rows:
+    def cell(name: str, measure: Callable[[], list[dict]]) -> None:
+        for row in left.part(name, measure) if left else measure():
             measured.append(row)
             print(line(row), flush=True)
         gc.collect()
@@ -178,22 +187,25 @@ def run(device: torch.device, parts: Iterable[str], names: Iterable[str], larges
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rows in whole_model.run(parts, config, write_rows, folder, device, names):
-            done(rows)
+        for of_cell in whole_model.run(parts, config, write_rows, folder, device, names):
+            cell(*of_cell)
         folder /= "epoch"
         if {"epoch", "steps"} & set(parts):
             write_rows(folder, EPOCH_STEPS * EPOCH_ROWS, config)
         if "epoch" in parts:
             for rule in RULES:
-                done(bench_epoch(rule, shape, folder, device, names))
+                cell(f"epoch {rule}", partial(bench_epoch, rule, shape, folder, device, names))
         if "steps" in parts:
             for count in ROWS:
                 drawn = itertools.islice(CriteoBatches(folder, count), 4)
                 batches = [[tensor.to(device) for tensor in batch] for batch in drawn]
                 for rule, precision in itertools.product(RULES, precisions(count, device)):
+                    step = partial(
+                        bench_steps, rule, shape, batches, device, names_of(rule, device, names), precision
+                    )
                     torch._dynamo.reset()
                     with settings(torch.get_num_threads(), precision):
-                        done(bench_steps(rule, shape, batches, device, names_of(rule, device, names), precision))
+                        cell(f"steps {rule} {count} {precision}", step)
     return measured
 
 
@@ -279,6 +291,11 @@ def _record(name: str, rows: list[dict], **more) -> dict:
     }
 
 
+def is_ours(row: Mapping) -> bool:
+    """Whether a row is of an implementation of ours; the others are peers, and references."""
+    return row["implementation"] in OURS
+
+
 def show(results: Path = records.RESULTS) -> None:
     """Print the records, labelled as recorded."""
     for name, (parts, _) in RECORDS.items():
@@ -297,6 +314,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true",
                         help="record in traces/results/<gpu>/: training, then whole_model, each once it is measured")
+    parser.add_argument("--resume", action="store_true", help="with --save: take the cells of a run that was stopped")
     parser.add_argument("--write", action="store_true",
                         help="write the records into README.md, model/README.md and traces/step.svg, and do no more")
     parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,…", help=f"some of {', '.join(PARTS)}")
@@ -326,6 +344,8 @@ def main(arguments: list[str] | None = None) -> int:
     partial_run = any(set(RECORDS[name][0]) - set(args.only) for name in whole)
     if args.save and (partial_run or args.without or args.device or args.largest_table != FULL):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
+    if args.resume and not args.save:
+        parser.error("--resume: a run without --save leaves nothing, and takes nothing")
     with user_errors(PROG):
         if args.device is None and runtime.device().type != "cuda":
             print("No GPU here: nothing is measured.")
@@ -337,10 +357,12 @@ def main(arguments: list[str] | None = None) -> int:
         names = [name for name in IMPLEMENTATIONS if not any(is_variant(name, out) for out in args.without)]
         rows = []
         for name in whole:
-            rows += run(device, [part for part in RECORDS[name][0] if part in args.only], names, args.largest_table)
+            left = PartialRecord(name, recorded.CODE, resume=args.resume) if args.save else None
+            parts = [part for part in RECORDS[name][0] if part in args.only]
+            rows += run(device, parts, names, args.largest_table, left)
             if args.save:
                 copy = {"copy_tb_per_s": whole_model.copy_tb_per_s(device)} if name == whole_model.RECORD else {}
-                print(records.save(_record(name, rows, **copy)), flush=True)
+                print(records.save(_record(name, rows, **copy), is_ours=is_ours), flush=True)
         print(*verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
         return int(any(row["match"] != "ok" for row in rows))
 

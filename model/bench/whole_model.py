@@ -55,8 +55,8 @@ NAME = max(map(len, COMPILED)) + 1  # how wide an implementation's name is print
 def run(
     parts: Iterable[str], config: SyntheticConfig, write_rows: Callable[[Path, int, SyntheticConfig], None],
     folder: Path, device: torch.device, names: Sequence[str],
-) -> Iterator[list[dict]]:
-    """The rows, cell by cell.
+) -> Iterator[tuple[str, Callable[[], list[dict]]]]:
+    """Each cell's name, and what measures its rows.
 
     Args:
         config: the tables of dot. write_rows: writes rows of a configuration as Parquet. folder: for them.
@@ -69,7 +69,7 @@ def run(
         outer = replace(shape, interaction=Interaction.OUTER, cardinalities=small.cardinalities)
         write_rows(folder / "small", 2 * OUTER_ROWS, small)
         batches = _batches(folder / "small", OUTER_ROWS, 2, device)
-        yield _steps("outer", outer, batches, device, steps, tf32_on(device))
+        yield "outer", partial(_steps, "outer", outer, batches, device, steps, tf32_on(device))
     if not {"dot", "inference"} & set(parts):
         return
     count = max(INFERENCE_ROWS) if "dot" not in parts else max(rows for rows, _ in DOT)
@@ -78,12 +78,13 @@ def run(
         for rows, precision in DOT:
             batches = _batches(folder / "large", rows, 4, device)
             precision = tf32_on(device) if precision is Precision.TF32 else precision
-            yield _steps("dot", shape, batches, device, steps, precision)
+            yield f"dot {rows} {precision}", partial(_steps, "dot", shape, batches, device, steps, precision)
     if "inference" in parts:
         for rows in INFERENCE_ROWS:
             ((_, *features),) = _batches(folder / "large", rows, 1, device)
             for precision in dict.fromkeys((tf32_on(device), Precision.FP32)):
-                yield bench_inference(shape, features, device, precision, ["eager", *names])
+                infer = partial(bench_inference, shape, features, device, precision, ["eager", *names])
+                yield f"inference {rows} {precision}", infer
 
 
 def tf32_on(device: torch.device) -> Precision:
@@ -270,6 +271,10 @@ def readme_table(**where) -> str:
         times = (_us(eager), _us(peer) + f" ({how})" * bool(how), _us(ours))
         lines.append(f"| {WORDS[part]}, {rows:,} rows, {WORDS[precision]} | {limit} | {' | '.join(times)} |")
     lines += _served(where.get("results", RESULTS))
+    wrong = [f"{row['implementation']} ({WORDS[row['part']]}, {row['rows']:,} rows, {WORDS[row['precision']]})"
+             for row in record["rows"]
+             if (row["part"], row["rows"], row["precision"]) in SHOWN and row["match"] != "ok"]
+    lines += ["", f"FAILED, and so without a time: {', '.join(wrong)}."] * bool(wrong)
     if record["rows"]:
         lines += ["", f"Recorded on {record['GPU']}, torch {record['torch']}, triton {record['triton']}, "
                       f"{record['date']}."]

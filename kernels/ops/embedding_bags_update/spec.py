@@ -99,9 +99,30 @@ class _Updates(Sums):
         ]
 
 
+def one_by_one(
+    before: torch.Tensor, after: torch.Tensor, times: torch.Tensor, squares: torch.Tensor, rate: float
+) -> torch.Tensor:
+    """What float32 additions to a row in memory may round, in whatever order they come.
+
+    A row w becomes w' by n additions of lr · g. Each rounds the row, as it then is, by up to half an epsilon. Of a sum
+    that is ordered by chance |row| ≤ S = max(|w|, |w'|) + 4 · lr · √Σ g². Roundings are as often up as down:
+
+        min(n, 8 √n) · eps / 2 · S
+
+    Up to n = 64 that holds of any numbers in any order, as what goes up and comes down again is at most lr · Σ |g| / 2
+    and Σ |g| ≤ √(n Σ g²). Of more it fails by chance once in 10^13 (Hoeffding: 2 exp(-8² / 2)). The worst case,
+    n · eps / 2 · (|w| + lr · Σ |g|), is larger than a whole g where n is some thousands, and would let one be lost.
+
+    Args:
+        before, after: w and w' [U, D], float64. times: n, [U, D] or [U, 1]. squares: Σ g² [U, D]. rate: lr.
+    """
+    size = torch.maximum(before.abs(), after.abs()) + 4 * rate * squares.sqrt()
+    return torch.minimum(times, 8 * times.sqrt()) * torch.finfo(torch.float32).eps / 2 * size
+
+
 def whole(rule: str) -> Spec:
     """A whole update, from ids to tables; keys and positions are those of the ids, sorted, and bags too where there are
-    offsets."""
+    offsets. SGD may add to the tables in memory, an id at a time."""
 
     def reference(
         tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None, learning_rate=0.0
@@ -114,7 +135,16 @@ def whole(rule: str) -> Spec:
         def errors(self, _, call, exact):
             tables, state, _, _, grad, keys, positions, bags, _ = call.tensors
             walk = (tables, state, keys, positions, grad.flatten(0, 1), bags, None, None)
-            return super().errors(embedding_bags_update, Call("", walk, (*call.options, rule, EPS, 0)), exact)
+            errors = super().errors(embedding_bags_update, Call("", walk, (*call.options, rule, EPS, 0)), exact)
+            if rule == "sgd":  # of the rows that occur: all of them, in float64, are gigabytes
+                found = keys % 2 == 1
+                rows, place, times = (keys[found] // 2).unique_consecutive(return_inverse=True, return_counts=True)
+                bag, rows, times = positions[found].long(), rows.long(), times[:, None].double()
+                bag = bag if bags is None else bags[bag].long()
+                values = grad.flatten(0, 1)[bag].double().square()
+                squares = values.new_zeros(len(rows), tables.shape[1]).index_add_(0, place, values)
+                errors[0][rows] += one_by_one(tables[rows].double(), exact[0][rows], times, squares, *call.options)
+            return errors
 
     return Spec(reference, lambda case, device: (), outputs=(), mutated=("tables", "state"), scale=_Whole())
 
@@ -177,20 +207,24 @@ def _additions(case, device):
 
 @dataclass(frozen=True)
 class _Additions(Sums):
-    """Each addition rounds the row, which is no larger than its absolute terms are together; and a GPU's additions to
-    memory flush what is below the smallest normal number."""
+    """Terms are rounded, and each addition to the row; and a GPU's additions to memory flush what is below the smallest
+    normal number."""
 
     k: float = 4.0
 
     def errors(self, reference, call, exact):
         tables, row_offsets, ids, grad, offsets, weights = call.tensors
         rate, mode, padding = call.options
-        size, times = tables.double().abs(), torch.zeros_like(exact[0])
+        size, times, squares = tables.double().abs(), torch.zeros_like(exact[0]), torch.zeros_like(exact[0])
         grad, weights = grad.double().abs(), None if weights is None else weights.double().abs()
         reference(size, row_offsets, ids, grad, offsets, weights, -rate, mode, padding)
         reference(times, row_offsets, ids, torch.ones_like(grad), offsets, None, -1.0, "sum", padding)
-        number = torch.finfo(torch.float32)
-        return [(self.k + times) * (number.eps * size.nan_to_num(0, 0, 0) + number.tiny)]
+        # Of a mean, whose weights are no more than 1, at least the squares.
+        squared = grad**2, offsets, None if weights is None else weights**2
+        reference(squares, row_offsets, ids, *squared, -1.0, mode, padding)
+        number, added = torch.finfo(torch.float32), one_by_one(tables.double(), exact[0], times, squares, rate)
+        rounded = self.k * number.eps * size.nan_to_num(0, 0, 0) + added.nan_to_num(0, 0, 0)
+        return [rounded + (self.k + times) * number.tiny]
 
 
 def _addition_cases(names: tuple[str, ...]) -> list[Case]:

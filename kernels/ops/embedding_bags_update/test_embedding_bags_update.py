@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import hypothesis
@@ -17,13 +18,17 @@ import kernels
 
 from ... import runtime
 from ...check import Call, Case, Spec, check
+from ...check.comparison import Mismatch
 from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
+from ...check.spec import spec_of
 from ...dispatch import core, cubin, plan
 from ...inductor.machine_code import sass
+from ...measure.match import Match
 from ..embedding_bags_sort import op as sort_op
 from ..embedding_bags_sort.op import embedding_bags_sort
 from . import eager, op
 from .op import ADD, OP, RULES, _call
+from .spec import whole
 
 SLOW_INTERPRETED = (
     "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",
@@ -374,6 +379,39 @@ class TestAdditions(InOneKernel):
     @additions
     def test_under_the_sanitizer(self, backend):
         check(self.op, self.function(backend), cases=[Case((300, 7)), Case((300, 16)), Case((20, 1025))])
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.001])
+@pytest.mark.parametrize("judge", ["the bench's", "the op's"])
+def test_additions_in_any_order_are_right_and_one_that_is_lost_or_doubled_is_not(judge, rate):
+    """Rows of 1 to 16384 ids. On a CPU index_add_ adds to a row one by one, in the order of the ids."""
+    generator, times = torch.Generator().manual_seed(0), [4**power for power in range(8)]
+    rows = torch.arange(len(times)).repeat_interleave(torch.tensor(times))
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    before, row_offsets = torch.randn(len(times), 64, generator=generator), torch.tensor([0, len(times)])
+    tables, grad = before.clone(), torch.randn(len(rows), 1, 64, generator=generator)
+    if judge == "the bench's":
+        keys, positions, *_ = embedding_bags_sort(rows[:, None], row_offsets, None, len(times))
+        inputs = (tables, torch.empty(0), row_offsets, rows[:, None], grad, keys, positions, None, None), (rate,)
+    else:
+        inputs = (tables, row_offsets, rows[:, None], grad, None, None), (rate, "sum", -1)
+    spec = whole("sgd") if judge == "the bench's" else spec_of("embedding_bags_add")
+    matching = Match(SimpleNamespace(spec=spec, options=inputs[1]), inputs[0])
+
+    def add(ids):
+        tables.copy_(before).index_add_(0, rows[ids], -rate * grad[ids, 0])
+        matching.check(None)
+
+    orders = [torch.randperm(len(rows), generator=generator) for _ in range(4)]
+    for order in orders:
+        add(order)
+    for row in range(len(times)):
+        one = (rows == row).nonzero()[:1, 0]
+        for ids in (orders[0][orders[0] != one], torch.cat([orders[0], one])):
+            with pytest.raises(Mismatch) as fault:
+                add(ids)
+            assert fault.value.where.any(1).nonzero().flatten().tolist() == [row]
+            assert fault.value.where[row].float().mean() > 0.5  # what is less than a typical gradient may not show
 
 
 class TestUpdates(Contract):

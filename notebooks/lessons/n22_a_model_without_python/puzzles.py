@@ -2,7 +2,6 @@
 
     as_trained   counts [B, 13] → what training saw of them
     is_declared  declared sizes, shapes → whether the shapes are what was declared
-    pairs        products [B, V, V] → what is below the diagonal [B, V (V - 1) / 2]
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def _check_as_trained(answer: Callable) -> str:
 
 
 def _check_exports(answer: Callable) -> None:
-    program = _exported(answer, _rows(2, 1.0, -2.0), "as_trained")
+    program = _exported(answer, _rows(2, 1.0, -2.0))
     for rows in (0, 5):
         counts = _rows(rows, 3.0, 4.0)
         want, got = as_trained(counts), program.module()(counts)
@@ -79,7 +78,7 @@ def _check_exports(answer: Callable) -> None:
         )
 
 
-def _exported(answer: Callable, example: Tensor, name: str) -> torch.export.ExportedProgram:
+def _exported(answer: Callable, example: Tensor) -> torch.export.ExportedProgram:
     """For any number of rows."""
     try:
         with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
@@ -87,7 +86,7 @@ def _exported(answer: Callable, example: Tensor, name: str) -> torch.export.Expo
             return torch.export.export(_OneCall(answer), (example,), dynamic_shapes=sizes)
     except Exception as error:
         raise AssertionError(
-            f"{name}: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
+            f"as_trained: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
             "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays "
             "behind; so does NumPy."
         ) from error
@@ -212,57 +211,9 @@ def _check_is_declared(answer: Callable) -> str:
     return f"{len(_SHAPES)} cases passed on paper"
 
 
-# --------------------------------------------------------------------------------------------------------------- pairs
-
-
-def pairs(products: Tensor) -> Tensor:
-    """[B, V, V] → [B, V (V - 1) / 2]: what is below the diagonal, row by row."""
-    return torch.cat([products[:, k, :k] for k in range(1, products.shape[1])], dim=1)
-
-
-# Operators of torch.export whose code reads an index for each number.
-_BY_INDEX = ("index", "gather", "take", "masked", "nonzero", "embedding")
-
-
-def _check_pairs(answer: Callable) -> str:
-    generator = torch.Generator().manual_seed(2)
-    for rows in (1, 3, 0, 257):
-        told = f"pairs, case {rows} row{'s' * (rows != 1)}: "
-        products = torch.rand(rows, 27, 27, generator=generator)
-        products[2:3, 3, 9] = torch.inf  # above the diagonal: whoever copies does not meet it
-        kept, want = products.clone(), pairs(products)
-        hint = "row k has its first k numbers below the diagonal: products[:, k, :k], for k from 1 on."
-        got = ask(told, answer, (products,), hint)
-        assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
-        assert got.shape == want.shape, (
-            f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\n"
-            f"Hint: the diagonal does not belong to them. {hint}"
-        )
-        assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {_TYPE}"
-        unchanged(told, "products", products, kept)
-        wrong = (got != want).nonzero()
-        if len(wrong):
-            row, k = wrong[0].tolist()
-            if got[row, k].isnan():
-                hint = "0 times Inf is NaN, and a product may be Inf: copy, and do not multiply. " + hint
-            raise AssertionError(
-                f"{told}number {k} of row {row}: expected {want[row, k]:g}, got {got[row, k]:g}\nHint: "
-                + ("those are above the diagonal. " if torch.equal(got, pairs(products.mT)) else "") + hint
-            )
-    program = _exported(answer, torch.rand(3, 27, 27), "pairs")
-    used = {node.target.__name__.split(".")[0] for node in program.graph.nodes if node.op == "call_function"}
-    if found := sorted(name for name in used if name.startswith(_BY_INDEX)):
-        raise AssertionError(
-            f"pairs: the values are right, but the graph has aten.{found[0]}\nHint: it reads an index for each number. "
-            "A slice is a view: [:, k, :k] only says where it begins and how long it is."
-        )
-    return "4 cases passed on the CPU, and its graph has no index"
-
-
 PUZZLES = {
     "as_trained": Own(_check_as_trained),
     "is_declared": Own(_check_is_declared, seconds=20),
-    "pairs": Own(_check_pairs),
 }
 JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
@@ -270,4 +221,4 @@ attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"as_trained": as_trained, "is_declared": is_declared, "pairs": pairs}[name])
+    return SOLVED.get(name, {"as_trained": as_trained, "is_declared": is_declared}[name])

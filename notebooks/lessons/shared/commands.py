@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from kernels.runtime import KERNELS
@@ -41,15 +45,54 @@ def shell(command: str, fails: bool = False) -> float:
         ["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - start
-    lines = [line for line in (done.stderr + done.stdout).splitlines() if not NOISE.search(line)]
+    _tell(command, done.returncode, done.stderr + done.stdout, fails)
+    return seconds
+
+
+class Started:
+    """A command that runs in the background, behind what a cell runs meanwhile. It ends when this process does.
+
+    after: it begins when that one has ended.
+    """
+
+    def __init__(self, command: str, after: Started | None = None) -> None:
+        self._command, self._after = command, after
+        self._status, self._output = 1, ""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait(self, fails: bool = False) -> None:
+        """Wait for its end, and print what it printed. CommandFailed: as `shell` says."""
+        self._thread.join()
+        _tell(self._command, self._status, self._output, fails)
+
+    def _run(self) -> None:
+        if self._after is not None:
+            self._after._thread.join()
+        process = subprocess.Popen(
+            ["nice", "bash", "-c", self._command], cwd=ROOT, env=environment(), text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        atexit.register(_end, process)
+        output, errors = process.communicate()
+        self._status, self._output = process.returncode, errors + output
+
+
+def _end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def _tell(command: str, status: int, output: str, fails: bool) -> None:
+    lines = [line for line in output.splitlines() if not NOISE.search(line)]
     text = here("\n".join(lines))
-    if done.returncode and not fails:
-        raise CommandFailed(f"{command.split()[0]} ended with status {done.returncode}: {text[-600:]}")
-    if done.returncode:
-        text += f"\nexit status {done.returncode}"
+    if status and not fails:
+        raise CommandFailed(f"{command.split()[0]} ended with status {status}: {text[-600:]}")
+    if status:
+        text += f"\nexit status {status}"
     if text:
         print(text)
-    return seconds
 
 
 def here(text: str) -> str:

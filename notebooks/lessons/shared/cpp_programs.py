@@ -6,7 +6,6 @@ import atexit
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 from lessons.shared.commands import ROOT, CommandFailed, environment, here, shell
@@ -26,7 +25,6 @@ def build_runner(folder: Path, command: str = BUILD) -> bool:
             print(f"{program} is not here: the C++ programs are not built, and what follows of them is left out.")
             return False
     (ROOT / folder).mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
     log = ROOT / folder / "build.log"
     try:
         shell(f"({command}) > {folder}/build.log 2>&1")
@@ -34,7 +32,7 @@ def build_runner(folder: Path, command: str = BUILD) -> bool:
         missing = re.findall(r"Could NOT find (\w+)", log.read_text())
         print(f"Not built, for want of {', '.join(missing) or 'what build.log says'}; its part below is left out.")
         return False
-    print(f"built in {time.perf_counter() - start:.0f} s")
+    print("built")
     if left_out := re.search(r"\w+ is left out: [^)]*\)?", log.read_text()):
         print(" ".join(left_out[0].split()))
     return True

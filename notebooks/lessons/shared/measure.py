@@ -178,7 +178,7 @@ def measure(
 
 def waited(
     notebook: str, part: str, sizes: Iterable, inputs: Callable[..., Sequence[Tensor]], ways: Mapping[str, Function],
-    right: Function, *, off: float, unit: str = "rows", calls: int = 2000,
+    right: Function, *, off: float, unit: str = "rows", calls: int = 500,
 ) -> Times:
     """Time what a caller waits for, on a machine with a GPU: so many calls of each way, by turns, from tensors of the
     CPU to a tensor of the CPU. Without a GPU print what was recorded.

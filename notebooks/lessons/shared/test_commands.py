@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from lessons.shared import commands
@@ -17,3 +21,32 @@ def test_a_command_that_fails(capsys):
         commands.shell("ls 'no such folder'")
     commands.shell("echo 0; exit 1", fails=True)
     assert capsys.readouterr().out == "0\nexit status 1\n"
+
+
+def test_a_command_in_the_background(capsys, tmp_path):
+    """It begins at once, or when another one has ended, and prints when it is waited for."""
+    first = commands.Started(f"sleep 0.3; echo {commands.ROOT}/one | tee {tmp_path}/file")
+    second = commands.Started(f"cat {tmp_path}/file; exit 3", after=first)
+    assert capsys.readouterr().out == ""
+    first.wait()
+    assert capsys.readouterr().out == "one\n"
+    with pytest.raises(commands.CommandFailed, match="cat ended with status 3: one"):
+        second.wait()
+    second.wait(fails=True)
+    assert capsys.readouterr().out == "one\nexit status 3\n"
+
+
+def test_a_command_in_the_background_ends_with_its_process(tmp_path):
+    program = f"""
+import time
+from lessons.shared.commands import Started
+Started("echo begun > {tmp_path}/file; sleep 60 & wait; echo ended > {tmp_path}/file")
+while not (open("{tmp_path}/file", "a+").tell()):
+    time.sleep(0.05)
+"""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], check=True, env=commands.environment())
+    assert time.perf_counter() - begin < 30
+    time.sleep(0.2)
+    assert (tmp_path / "file").read_text() == "begun\n"
+    assert subprocess.run(["pgrep", "-f", f"echo begun > {tmp_path}/file"], capture_output=True).stdout == b""
