@@ -407,7 +407,7 @@ def test_which_weights_are_folded():
 def test_full_float32_is_eager_by_default(products, monkeypatch):
     """By lecture_14.json, where this op is Triton's; a folded weight was not measured. Eager computes what PyTorch is
     set to."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", products)
+    monkeypatch.setattr("kernels.ops.outer_linear.op.float32_products", lambda: products)
     for dtype, precision, folded in itertools.product((torch.float32, torch.bfloat16), ("ieee", "tf32"), (False, True)):
         is_full = (dtype, precision, folded, products) == (torch.float32, "ieee", False, "ieee")
         chosen = "eager" if is_full else "triton"
