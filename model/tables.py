@@ -265,7 +265,8 @@ class _Interaction(torch.autograd.Function):
 @contextmanager
 def sorting_ahead(model: nn.Module, updates_beside: bool = False) -> Iterator[None]:
     """Within it the model's FusedTables sort ids when they look them up. What is captured in it ends as one graph,
-    whether an update took them or not. updates_beside: an update that is captured is a branch, too."""
+    whether an update took them or not. updates_beside: an update that is captured is a branch, too; between it and the
+    next `zero_grad`, or the end, nobody may look up in the tables."""
     tables = [module for module in model.modules() if isinstance(module, FusedTables)]
     for one in tables:
         one.sorts_ahead, one.updates_beside = one.takes_sorted, updates_beside

@@ -425,6 +425,27 @@ def test_a_sparse_look_up_by_itself_is_one_call_where_no_gradient_is_recorded(na
     assert check(model, inputs(), gradients=False).ops == [OP] * calls
 
 
+@pytest.mark.parametrize("look", [lambda t, ids: t(ids[0]), lambda t, ids: t(ids)], ids=["rows", "in_columns"])
+def test_what_is_looked_up_by_itself_without_gradients_may_be_written_to_with_them(look):
+    """Within the graph, and by who called it: autograd refuses that of a view."""
+
+    def forward(m, dense, ids, o):
+        with torch.no_grad():
+            rows = look(m.table, ids)
+        return rows.mul_(dense[0])
+
+    table = nn.Embedding(10, N, sparse=True).requires_grad_(False)
+    assert check(Of(forward, table=table), inputs()).ops == [OP]
+    torch._dynamo.reset()
+    backend, recorded = recording()
+    dense, ids, _ = inputs()
+    with torch.no_grad():
+        rows = torch.compile(look, backend=backend)(table, ids)
+    assert recorded.ops == [OP]
+    rows.mul_(dense.requires_grad_()[0]).sum().backward()
+    assert dense.grad is not None
+
+
 def test_a_sparse_look_up_by_itself_keeps_its_sparse_gradient():
     model = Of(lambda m, dense, ids, o: m.table(ids), table=nn.Embedding(10, N, sparse=True))
     recorded = check(model, inputs())

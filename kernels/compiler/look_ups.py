@@ -188,8 +188,10 @@ class Group:
 
 
 def rows_of(out: Tensor, ids: Tensor | None = None) -> Tensor:
-    """out [N, 1, D] of one look-up, as ids have their dimensions."""
-    return out.flatten(0, 1) if ids is None else out.view(*ids.shape, out.shape[2])
+    """out [N, 1, D] of one look-up, as ids have their dimensions. No copy, and to autograd no view, as an embedding's
+    result is none: what was made without gradients may be written to where they are recorded."""
+    shape = out.shape[:1] if ids is None else ids.shape
+    return aten._unsafe_view(out, (*shape, out.shape[2]))
 
 
 def is_sparse_embedding(node: fx.Node) -> bool:

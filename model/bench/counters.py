@@ -52,7 +52,9 @@ METRICS = {
     "L1/TEX Cache Throughput": "l1_percent", "DRAM Throughput": "dram_percent", "SM Frequency": "ghz",
     "Achieved Occupancy": "occupancy_percent", "Registers Per Thread": "registers",
 }
-UNITS = {"ns": 1e-3, "us": 1.0, "usecond": 1.0, "nsecond": 1e-3, "ms": 1e3, "msecond": 1e3, "Mhz": 1e-3, "MHz": 1e-3}
+UNITS = {  # whose factor is not 1
+    "ns": 1e-3, "nsecond": 1e-3, "ms": 1e3, "msecond": 1e3, "hz": 1e-9, "Hz": 1e-9, "Mhz": 1e-3, "MHz": 1e-3
+}
 STALL = re.compile(r"spends ([\d.]+) cycles being stalled (.+?)\. .*?about ([\d.]+)%", re.DOTALL)
 BETWEEN = "spin_kernel"  # the marker before each case: torch.cuda._sleep
 

@@ -101,8 +101,8 @@ def embedding_bags(
             of a CPU and on backend="eager"; on a GPU nobody waits for the kernel, so the next call that is neither
             captured nor compiled raises, or `check_ids`. Bad offsets are reported in the same way with all three, and
             nothing is read outside of a tensor.
-        backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA if there are offsets and it can
-            run (not under torch.compile); else eager, as where neither runs, and for 2^31 ids and more.
+        backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA where Triton does not run; else
+            eager, as where neither runs, and for 2^31 ids and more.
 
     Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient
     is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids

@@ -101,7 +101,8 @@ def fused_mlp(
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor the faster of Triton and CUDA by
             choice.py: CUDA for few rows of an MLP with many weights; under torch.compile Triton; eager where the layers
             are too wide for it, and in full float32, which cuBLAS computes as fast. For other tensors eager.
-            (`FusedMLP` and its `mlp` are faster than eager there.)
+            (`FusedMLP` and its `mlp` are faster than eager there.) Eager's float32 products go by
+            torch.set_float32_matmul_precision, whatever `precision` says.
 
     Eager computes with the weights as they are. The kernels read weights and biases from one buffer, and no copy is
     kept: a call sees every change that was made before it, whoever made it. Parameters that `pack_mlp` laid out so are

@@ -68,7 +68,9 @@ def outer_linear(
             c_j) and the weight are rounded to the nearest number with 10 bits behind the leading one. Halves always go
             through tensor cores, c_i c_j rounded to their dtype, and are added up in float32.
         backend: "triton", "eager", or "auto": Triton for a CUDA tensor but in full float32, else eager. There is no
-            "cuda" kernel.
+            "cuda" kernel. Eager writes c cᵀ, B C² numbers, keeps them for the weight's gradient, and writes as many in
+            the backward: where there is no memory for that, say "triton". Its float32 products go by
+            torch.set_float32_matmul_precision, whatever `precision` says.
 
     From 128 rows on the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, of float32 and
     float64, where that leaves three quarters of the columns or less, as it does of C >= 98; the sums are a workspace.
