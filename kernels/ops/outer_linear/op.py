@@ -13,7 +13,7 @@ from ... import runtime
 from ...dispatch import checks
 from ...dispatch.op import Op, SavedBy, last_dimension, like
 from ...dispatch.signature import Signature
-from ..fused_mlp.choice import is_full_float32
+from ..fused_mlp.choice import float32_products, is_full_float32
 from . import eager, folding
 
 _REST = f"bias [H]: c; activation: {' | '.join(eager.ACTIVATIONS)}; precision: ieee | tf32"
@@ -33,8 +33,10 @@ def check(
 
 def auto(c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool) -> str:
     """What backend="auto" is for CUDA tensors: in full float32 eager, whose products cuBLAS computes in less than half
-    the time (traces/results/h200/lecture_14.json; of a folded weight neither was measured), else Triton."""
-    return "eager" if is_full_float32(c.dtype, precision) and not folded else "triton"
+    the time (traces/results/h200/lecture_14.json; of a folded weight neither was measured), else Triton. Triton too
+    where PyTorch is set to tf32, in which eager would multiply."""
+    is_full = is_full_float32(c.dtype, precision) and float32_products() == "ieee"
+    return "eager" if is_full and not folded else "triton"
 
 
 OP = Op(
@@ -67,8 +69,8 @@ def outer_linear(
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which c_i c_j (of few rows
             c_j) and the weight are rounded to the nearest number with 10 bits behind the leading one. Halves always go
             through tensor cores, c_i c_j rounded to their dtype, and are added up in float32.
-        backend: "triton", "eager", or "auto": Triton for a CUDA tensor but in full float32, else eager. There is no
-            "cuda" kernel. Eager writes c cᵀ, B C² numbers, keeps them for the weight's gradient, and writes as many in
+        backend: "triton", "eager", or "auto": Triton for a CUDA tensor, but in full float32, to which PyTorch is set
+            too, eager; else eager. There is no "cuda" kernel. Eager writes c cᵀ, B C² numbers, keeps them for the weight's gradient, and writes as many in
             the backward: where there is no memory for that, say "triton". Its float32 products go by
             torch.set_float32_matmul_precision, whatever `precision` says.
 

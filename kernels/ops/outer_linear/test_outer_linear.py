@@ -403,8 +403,12 @@ def test_which_weights_are_folded():
     assert not folds(127, 32, 512)
 
 
-def test_full_float32_is_eager_by_default():
-    """By lecture_14.json, where this op is Triton's; a folded weight was not measured."""
+@pytest.mark.parametrize("products", ["ieee", "tf32"])
+def test_full_float32_is_eager_by_default(products, monkeypatch):
+    """By lecture_14.json, where this op is Triton's; a folded weight was not measured. Eager computes what PyTorch is
+    set to."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", products)
     for dtype, precision, folded in itertools.product((torch.float32, torch.bfloat16), ("ieee", "tf32"), (False, True)):
-        chosen = "eager" if (dtype, precision, folded) == (torch.float32, "ieee", False) else "triton"
+        is_full = (dtype, precision, folded, products) == (torch.float32, "ieee", False, "ieee")
+        chosen = "eager" if is_full else "triton"
         assert OP.auto(torch.empty(0, dtype=dtype), None, None, "relu", precision, folded) == chosen
