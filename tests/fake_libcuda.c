@@ -16,7 +16,8 @@ struct launch {
 };
 
 struct launch fake_launches[most_launches];
-int fake_launch_count, fake_load_count, fake_unload_count, fake_attribute, fake_attribute_value;
+_Atomic int fake_launch_count, fake_load_count, fake_unload_count;  // several threads launch
+int fake_attribute, fake_attribute_value;
 int fake_parameter_bytes[most_parameters];  // 0: 8
 int fake_context = 1, fake_capability = 90;  // the current context, 0 for none; of every device
 int fake_parameters = 0, fake_load_result = 0, fake_function_result = 0, fake_launch_result = 0, fake_attribute_result = 0;
@@ -36,7 +37,7 @@ static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigne
     struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
     *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, kind, stream, {0}, {0}};
     if (cluster) memcpy(made->cluster, cluster, sizeof made->cluster);
-    for (int i = 0; i < fake_parameters && i < most_parameters; ++i) 
+    for (int i = 0; i < fake_parameters && i < most_parameters; ++i)
         memcpy(&made->parameters[i], parameters[i], bytes_of(i));
     return 0;
 }
@@ -90,8 +91,7 @@ static int counted(int result) {
 }
 int cuModuleLoadData(void** module, const void* image) {
     (void)image;
-    ++fake_load_count;
-    *module = (void*)(uintptr_t)fake_load_count;
+    *module = (void*)(uintptr_t)++fake_load_count;
     return counted(fake_load_result);
 }
 int cuModuleUnload(void* module) {
