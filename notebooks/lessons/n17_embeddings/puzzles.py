@@ -34,6 +34,7 @@ from lessons.shared.puzzle.shares import SharedOut
 BLOCK, LARGE = 32, 4096  # look-ups of a program; where there are MANY
 BAGS = 4  # of a program
 MANY = 2**16  # ids, whose numbers 16 bits do not hold
+WIDE = (520, 128)  # the shape of the bags whose means 16 bits do not count
 FEW = (5, 3, 2)  # the shape of the case that also lies FAR in its buffer, there in half precision: a GPU has room
 HEIGHTS = (3, 1, 7, 2, 5)  # of the tables, over and over
 LENGTHS = (2, 0, 1, 5, 0, 66)  # of the bags, over and over
@@ -193,13 +194,15 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
     bags, dim = case.shape
-    lengths = [LENGTHS[b % len(LENGTHS)] for b in range(bags)]
+    lengths = [LENGTHS[b % len(LENGTHS)] if case.shape != WIDE else b % 2 for b in range(bags)]
     offsets = torch.tensor([0, *accumulate(lengths)], device=device)
     ids = Case(case.shape).integers(2, 11, device, (int(offsets[-1]),))
     table = case.tensor(1, device, (11, dim))
     hint = "the bag is ids[begin:end]: what lies there says which rows to add. Divide by the bag's own length."
     if lengths == [2, 0]:
         hint = "the second bag is empty: what is divided by what there?"
+    if case.shape == WIDE:
+        hint = f"out has {bags * dim:,} elements: their places need more than 16 bits."
     yield Call(f"{case}, bags of {lengths[:6]}", (table, ids, offsets), hint=hint)
     if case.shape != FEW[1:]:
         return
@@ -242,7 +245,7 @@ def _cases_of_rows(names: tuple[str, ...]) -> list[Case]:
 
 
 def _cases_of_bags(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(1, 4), (2, 8), (6, 16), (15, 4)]
+    shapes = [(1, 4), (2, 8), (6, 16), (15, 4), WIDE]
     return [*map(Case, shapes), Case((12, 8), torch.float16), Case((6, 4), values="special"), Case(FEW[1:])]
 
 
