@@ -148,6 +148,10 @@ def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> No
 
 ACTIVATIONS = ("relu", "sigmoid", "silu", "gelu", "identity")
 LATE = 2**31 // 1024  # the first program whose elements need 64 bits
+IN_A_LOOP = (
+    "Triton's interpreter makes a loop's number one of Python's. If you add tl.arange to one that needs 64 bits, convert "
+    "tl.arange's numbers, too."
+)
 HINTS = {  # what to think of where ordinary numbers are wrong, by activation
     "relu": "The result is relu(x + multiplier · y + bias), and the bias's index is the column, `i % COLUMNS`.",
     "sigmoid": "The constexpr ACTIVATION names the activation. Here it is sigmoid: `tl.sigmoid`.",
@@ -195,7 +199,12 @@ class Capstone(InTriton):
         first = LATE * 1024
         half = torch.zeros(1024, dtype=torch.bfloat16)
         options = {"COLUMNS": 512, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
-        stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
+        try:
+            stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
+        except RuntimeError as error:
+            if "out of range for type int32" not in str(error):
+                raise
+            raise AssertionError(f"{name}, program {LATE:,} of a large tensor: {error}\nHint: {IN_A_LOOP}") from error
         if (wanted := list(range(first, first + 1000))) != sorted(stored):
             got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
             hint = ("program_id has 32 bits. Where WIDE is true, convert it to int64 before you multiply it by BLOCK.")
