@@ -24,11 +24,11 @@ def _relu(name: str, shape: str = "even"):
 
 
 def _even() -> tuple:
-    """Percent below which times are called the same, and µs of the bytes."""
+    """Percent below which times are called the same; the bytes' time is within 5 % of the six lines'."""
     rows = [_relu(name) for name in ("six lines", "torch.compile", "the op")]
     assert not any(apart(a, b) for a, b in itertools.combinations(rows, 2))
     assert rows[0]["us_p50"] < 1.05 * bytes_us(tensors=2)
-    return 100 * (LEAST - 1), bytes_us(tensors=2)
+    return (100 * (LEAST - 1),)
 
 
 def _odd() -> tuple:
@@ -48,12 +48,20 @@ def _wide() -> tuple:
     }
     assert [case for case, (narrow, wide) in pairs.items() if apart(narrow, wide)] == [("odd", "bfloat16")]
     for (shape, _), (narrow, wide) in pairs.items():
-        assert (wide["instructions"] > 1.5 * narrow["instructions"]) == (shape == "odd")
+        added = wide["instructions"] / narrow["instructions"]
+        assert added > 1.5 if shape == "odd" else added < 1.1
     return ()
 
 
 def _relus() -> tuple:
     assert not apart(*(one("relu", name=name) for name in RELUS))
+    return ()
+
+
+def _race() -> tuple:
+    rows = [step(name, "even", "float32") for name in ("two ways", "the op", "torch.compile")]
+    assert not any(apart(a, b) for a, b in itertools.combinations(rows, 2))
+    assert all(1 / LEAST < row["us_p50"] / bytes_us() < LEAST for row in rows)
     return ()
 
 
@@ -97,14 +105,22 @@ def _duels() -> tuple:
 said = partial(claim, NOTEBOOK)
 said(
     "The kernel from `torch.compile` shows no difference: less than {:.0f} %, here and below. At the copy's rate "
-    "(notebook 06) the bytes alone take {:.1f} µs, so memory limits both kernels.", _even,
+    "(notebook 06) their bytes alone take almost as long,", _even,
 )
 said("The library's kernel takes {:.1f} µs, no more than at the even size.", _odd)
 said("Element {:,}", lambda: (2**31,))
 said("`tl.program_id` is a signed integer of 32 bits,")
 said("Beyond {:,} it wraps around to a negative number,", lambda: (2**31 - 1,))
-said("On the H200 they cost time in one of the four cases, the odd size in bfloat16.", _wide)
+said(
+    "On the H200 one of the four cases is slower with 64 bits: the odd size in bfloat16. At the odd size they add more "
+    "than half as many instructions again, for the remainder by 511; at the even size, where bit operations give the "
+    "remainder, hardly any.", _wide,
+)
 said("On the H200 the two forms show no difference in time.", _relus)
+said(
+    "In the race the record has no difference between your kernel, the library's and the compiler's: all three take as "
+    "long as their bytes.", _race,
+)
 said(
     "In three of six lines they show no difference: the bytes decide. At the odd size the compiler's kernel pays for "
     "its mask, above all in bfloat16,", _verdict,

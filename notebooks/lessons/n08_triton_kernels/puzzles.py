@@ -149,8 +149,8 @@ def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> No
 ACTIVATIONS = ("relu", "sigmoid", "silu", "gelu", "identity")
 LATE = 2**31 // 1024  # the first program whose elements need 64 bits
 IN_A_LOOP = (
-    "Triton's interpreter makes a loop's number one of Python's. If you add tl.arange to one that needs 64 bits, convert "
-    "tl.arange's numbers, too."
+    "Triton's interpreter makes a loop's number one of Python's. If you add tl.arange to one that needs 64 bits, "
+    "convert tl.arange's numbers, too."
 )
 HINTS = {  # what to think of where ordinary numbers are wrong, by activation
     "relu": "The result is relu(x + multiplier · y + bias), and the bias's index is the column, `i % COLUMNS`.",
