@@ -143,6 +143,19 @@ def test_a_gpu_gets_all_cases_and_first_those_of_the_interpreter():
     assert all(case in contract for case in every)
 
 
+@pytest.mark.parametrize(
+    ("stores", "message"),
+    [
+        ([(0, [0, 1]), (1, [2, 1])], "programs 0 and 1 both store element 1"),
+        ([(0, [0, 1]), (0, [2, 0])], "program 0 stores element 0 twice"),
+        ([(0, [0, 0])], "2 lanes of program 0 store element 0"),
+    ],
+)
+def test_no_element_is_stored_twice(stores, message):
+    with pytest.raises(AssertionError, match=message):
+        shares._once(stores)
+
+
 @interpreted
 def test_on_a_gpu_the_same_stores_are_seen_by_another_process(monkeypatch):
     x, bias, out = torch.zeros(40), torch.zeros(8), torch.zeros(40)
