@@ -125,6 +125,7 @@ class PackedMLP:
         computed it."""
         x = autocast(x)
         options = activation, final_activation, precision_of(x)
+        backend = backend_of(x.shape[0], self.widths, x.dtype, precision_of(x), x.device, backend)
         arguments = x, self.buffer, self.widths, *options, True
         leaves = known is not None or self.leaves(x)
         if leaves and not known:
@@ -377,11 +378,20 @@ def is_packed(
     With 16,384 rows the one kernel's step is the GPU's already, and a faster host would have the other one done before.
     The limit is half of that.
     """
-    if backend == "auto" and device.type == "cuda" and choice.is_full_float32(dtype, precision):
-        chosen = choice.kernel_of(rows, widths, dtype, precision, True, device)
+    chosen = backend_of(rows, widths, dtype, precision, device, backend)
+    if chosen != backend:
         products = rows * sum(layer.inputs * layer.outputs for layer in packing.layers(widths))
         return chosen != "eager" and products <= MOST_PRODUCTS[chosen]
     return is_chosen(rows, widths, dtype, precision, True, device, backend)
+
+
+def backend_of(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, device: torch.device, backend: str
+) -> str:
+    """What computes a PackedMLP's call: in full float32 "auto" is the faster kernel, where OP's is eager."""
+    if backend == "auto" and device.type == "cuda" and choice.is_full_float32(dtype, precision):
+        return choice.kernel_of(rows, widths, dtype, precision, True, device)
+    return backend
 
 
 def _has_several_processes() -> bool:
