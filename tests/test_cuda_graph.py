@@ -1,13 +1,14 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
 import json
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fake_streams import FakeGraph, install
 
 import kernels
 from data.criteo import SPARSE
@@ -38,51 +39,11 @@ def batches(steps: int = STEPS):
 # The order of events, with a graph that calls again what was called while it was captured
 
 
-class FakeGraph:
-    capturing: "FakeGraph | None" = None
-
-    def replay(self) -> None:
-        self.work()
-
-
 @pytest.fixture
 def fake_cuda(monkeypatch) -> list[str]:
     """torch.cuda without a GPU; the list says what was done on the captured stream."""
-    done = []
-
-    class Stream:
-        def wait_stream(self, other: "Stream") -> None:
-            done.append(f"{self.name} waits for {other.name}")
-
-        def wait_event(self, event: str) -> None:
-            done.append(f"{self.name} waits for {event}")
-
-        def record_event(self) -> str:
-            done.append(f"event on {self.name}")
-            return "the event"
-
-        def __init__(self, *_, name: str = "side", priority: int = 0):
-            self.name = name
-
-    @contextmanager
-    def graph(captured: FakeGraph, *, stream: Stream, capture_error_mode: str):
-        done.append(f"capture on {stream.name}")
-        FakeGraph.capturing = captured
-        yield
-        FakeGraph.capturing = None
-
-    @contextmanager
-    def stream(chosen: Stream):
-        done.append(f"on {chosen.name}")
-        yield
-
-    here = Stream(name="current")
-    fakes = {"Stream": Stream, "stream": stream, "graph": graph, "CUDAGraph": FakeGraph}
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: here)
     monkeypatch.setattr(stepping, "pinned", lambda tensor: tensor)
-    return done
+    return install(monkeypatch)
 
 
 def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
@@ -156,7 +117,7 @@ def test_what_a_replay_writes_has_a_new_version(fake_cuda):
 
 def trained(
     rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model,
-    precision=Precision.FP32, beside=False,
+    precision=Precision.FP32, beside=(),
 ):
     """(losses of STEPS steps, model, optimizers, step)"""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
@@ -196,7 +157,8 @@ def capturing(fake_cuda, monkeypatch) -> list[str]:
     return fake_cuda
 
 
-BRANCH, JOINED = ["side waits for current", "on side"], "current waits for side"
+BRANCH = ["event on current", "side waits for the event", "on side"]
+JOINED = "current waits for side"
 
 
 @pytest.mark.parametrize("look_ups", [1, 2])
@@ -219,7 +181,7 @@ def test_ids_sorted_on_a_branch_are_waited_for_and_taken(capturing, monkeypatch,
             gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_ahead(rows, None) if ahead else None
             tables.looked_up.append(LookUp(rows, None, gradient, versions_of(rows, None), sorted_ids))
         update.step()
-        assert tables.branches == []
+        assert not tables.branches
         weights.append(tables.weight)
     assert torch.equal(*weights)
     assert taken == [None, sorted_ids if look_ups == 1 else None]
@@ -269,11 +231,11 @@ def test_an_update_beside_waits_for_the_last_gradient_alone(capturing, monkeypat
             if beside:
                 capturing.append("what follows the backward")
                 update.step()
-                ((stream, of_update),) = tables.branches
+                ((stream, of_update),) = tables.branches._open
                 assert (stream.name, of_update) == ("side", kept)
             else:
                 update.step()
-        assert (tables.branches, tables.gradient_event, tables.updates_beside) == ([], None, False)
+        assert (len(tables.branches), tables.gradient_event, tables.updates_beside) == (0, None, False)
         weights.append(tables.weight)
     assert torch.equal(*weights)
     assert capturing == [
@@ -290,7 +252,7 @@ def test_an_update_that_is_refused_leaves_no_branch(capturing):
         with pytest.raises(ValueError, match="fpga"):
             update.step()
     assert capturing[-1] == JOINED
-    assert tables.branches == []
+    assert not tables.branches
 
 
 def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
@@ -382,10 +344,23 @@ def test_two_captured_runs_have_the_same_bits():
 
 @on_gpu
 @pytest.mark.parametrize("rule", FUSED)
-def test_an_update_beside_has_the_same_bits(rule):
-    behind, beside = (trained(rule, beside=beside) for beside in (False, True))
+def test_an_update_of_tables_beside_has_the_same_bits(rule):
+    behind, beside = (trained(rule, beside=beside) for beside in ((), ("tables",)))
     torch.testing.assert_close(beside[0], behind[0], rtol=0, atol=0)
     torch.testing.assert_close(dict(beside[1].state_dict()), dict(behind[1].state_dict()), rtol=0, atol=0)
+
+
+@on_gpu
+@pytest.mark.parametrize("beside", [("mlps",), ("mlps", "tables")])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_updates_of_mlps_beside_are_the_same_but_for_the_order_of_sums(optimizer, beside):
+    with settings(torch.get_num_threads(), Precision.TF32):
+        behind, ours, again = (
+            trained(FUSED[0], optimizer, precision=Precision.TF32, beside=parts) for parts in ((), beside, beside)
+        )
+    torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(ours[1].state_dict()), dict(again[1].state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(ours[0], behind[0], rtol=0, atol=1e-3)
 
 
 @on_gpu
