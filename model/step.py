@@ -10,6 +10,7 @@ from data.ahead import one_ahead
 from kernels import machine, runtime
 from model.config import Precision
 from model.device import autocast, pinned, to
+from model.dlrm import hashing_by, modulus_rows
 from model.optimizers import Optimizers, fusing_gradients
 from model.tables import sorting_ahead
 
@@ -85,19 +86,24 @@ def make_step(
 
     A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
     (`fusing_gradients`), its forward in one kernel where that takes the model (`fused.trains_whole`). Where
-    torch.compile runs it has loss and gradient from one kernel, made at the first step, in some seconds; a batch of
-    another size has them from eager's. updates_beside: of "tables" and "mlps", the parts of the
-    optimizer whose updates are branches of the graph, too, each beside what follows its gradient: the tables' beside
-    the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's backward and the bottom's.
+    torch.compile runs it has loss and gradient from one kernel, and the ids' rows by their moduli from another, made at
+    the first step, in some seconds; a batch of another size has them from eager's. updates_beside: of "tables" and
+    "mlps", the parts of the optimizer whose updates are branches of the graph, too, each beside what follows its
+    gradient: the tables' beside the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's
+    backward and the bottom's.
     """
     if cuda_graph:
         tables_beside, mlps_beside = (part in updates_beside for part in ("tables", "mlps"))
-        of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)
+        functions = loss_and_gradient, modulus_rows
+        of_full = functions if why_not_compiled() else tuple(torch.compile(function) for function in functions)
 
         def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
-            with sorting_ahead(model, tables_beside), fusing_gradients(optimizer, mlps_beside):
-                own = of_loss if len(labels) == rows else None
-                return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=own)
+            of_loss, of_rows = of_full if len(labels) == rows else functions
+            with (
+                sorting_ahead(model, tables_beside), fusing_gradients(optimizer, mlps_beside),
+                hashing_by(model, of_rows),
+            ):
+                return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=of_loss)
 
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
 

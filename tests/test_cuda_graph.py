@@ -17,6 +17,7 @@ from model import step as stepping
 from model import tables as tables_module
 from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.device import settings
+from model.dlrm import modulus_rows
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
 from model.table_update import TableUpdate
@@ -263,22 +264,25 @@ def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["", "a compiler"])
-def test_a_captured_step_sorts_ahead_and_has_a_full_batchs_loss_compiled(fake_cuda, monkeypatch, missing):
-    """of_loss by rows, and whether the tables sort within the work."""
+def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, monkeypatch, missing):
+    """Loss and hash by rows, and whether the tables sort within the work."""
     shape, seen = replace(preset("mini").model, kernels=Kernels.FUSED), []
     model = DLRM(shape)
     monkeypatch.setattr(stepping, "why_not_compiled", lambda: missing)
-    monkeypatch.setattr(torch, "compile", lambda function: "compiled")
+    monkeypatch.setattr(torch, "compile", lambda function: f"compiled {function.__name__}")
 
     def work(*batch, of_loss):
-        seen.append((len(batch[2]), of_loss, model.sparse_arch.tables.sorts_ahead))
+        seen.append((len(batch[2]), of_loss, model.sparse_arch.modulus_rows, model.sparse_arch.tables.sorts_ahead))
 
     monkeypatch.setattr(stepping, "on_the_device", work)
     step = make_step(model, make_optimizer(model, Preset(shape)), ROWS, torch.device("cpu"), cuda_graph=True)
     for rows in (ROWS, 5):
         step.work(torch.zeros(rows), torch.zeros(rows, 13), torch.zeros(rows, 4))
-    assert seen == [(ROWS, None if missing else "compiled", True), (5, None, True)]
+    eager = stepping.loss_and_gradient, modulus_rows
+    compiled = eager if missing else ("compiled loss_and_gradient", "compiled modulus_rows")
+    assert seen == [(ROWS, *compiled, True), (5, *eager, True)]
     assert not model.sparse_arch.tables.sorts_ahead
+    assert model.sparse_arch.modulus_rows is modulus_rows
 
 
 @on_gpu
