@@ -1,5 +1,5 @@
-"""Every notebook prints what is stored; every puzzle's answer passes, and each wrong answer is turned down with the
-words that it deserves. lessons/shared/answers.py says where the answers are and how they are written.
+"""Every notebook prints and draws what is stored; every puzzle's answer passes, and each wrong answer is turned down
+with the words that it deserves. lessons/shared/answers.py says where the answers are and how they are written.
 """
 
 from __future__ import annotations
