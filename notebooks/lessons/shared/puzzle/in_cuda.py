@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome, Sparse
 
 HINTS = {
     "misaligned": "A float4 must begin at a multiple of 16 bytes.",
@@ -98,3 +102,22 @@ def explain(
         "allocates": lambda: f"forward() allocates {int(outcome.text):,} elements, but out has as many as x",
     }.get(status, lambda: outcome.text)()
     return f"{text}\nHint: {launch if status == 'launch' else HINTS.get(status) or hint('')}"
+
+
+def ends_of(values: Tensor, rows: int) -> Sparse:
+    """A buffer of so many rows, of which only the first and the last are there: the halves of these, [2 n, …]."""
+    flat = values.contiguous().numpy().view(np.float32).reshape(-1)
+    half, numbers = flat.size // 2, rows * (flat.size // len(values))
+    return Sparse(numbers, {0: flat[:half].copy(), numbers - half: flat[half:].copy()})
+
+
+def hold_ends(what: str, outcome: Outcome, expected: Tensor, explained: Callable[[], str], hint: str) -> None:
+    """A run of which only the ends of the last buffer are there, and are to be these, [2 n, …]. Wrong: it went outside
+    of a buffer, which explained() says, or wrote another number. Places that were not found are no fault."""
+    if outcome.status == "outside":
+        raise Wrong(f"{what}: {explained().partition(chr(10))[0]}\nHint: {hint}")
+    if outcome.status == "ok":
+        got = torch.from_numpy(np.concatenate(outcome.buffers[-1])).view_as(expected)
+        wrong = ~got.isnan() & ~torch.isclose(got, expected, rtol=1e-4, atol=1e-4)
+        if wrong.any():
+            raise Wrong(f"{what}: expected {expected[wrong][0]:.7g}, got {got[wrong][0]:.7g}\nHint: {hint}")
