@@ -80,28 +80,16 @@ def _us(setting: str, what: str = "inference", model: str = "look-ups", tables: 
 
 def _nine() -> tuple:
     record = recorded.COMPILE_TIMES.with_part("look_ups")
-    assert record.head("torch").startswith("2.11"), "raised is one option there"
     for tables, launched in ((8, 1), (9, 9), (26, 26)):
         labels = {"model": "look-ups", "tables": tables, "what": "inference"}
-        for setting in ("default", "raised"):
-            assert record.one("look_ups", setting=setting, **labels)["launches"] == launched
+        assert record.one("look_ups", setting="default", **labels)["launches"] == launched
     assert 2 < _us("default", tables=9) / _us("default", tables=8) < 3
-    return ()
-
-
-def _fewer_in_training() -> tuple:
-    """One kernel, in place of one a table, for 9 tables or 26."""
-    record = recorded.COMPILE_TIMES.with_part("look_ups")
-    for tables in (9, 26):
-        labels = {"model": "look-ups", "tables": tables, "what": "training"}
-        counts = {name: record.one("look_ups", setting=name, **labels)["launches"] for name in ("default", "raised")}
-        assert counts["raised"] < counts["default"]
     return ()
 
 
 def _combo() -> tuple:
     """The whole DLRM in percent of the default's time, in inference and in training: the best setting of both."""
-    settings = "default", "raised", "force_pointwise_cat", "combo_kernels"
+    settings = "default", "force_pointwise_cat", "combo_kernels"
     for what in ("inference", "training"):
         assert round(_us("default", what) / _us("combo_kernels", what)) == 4
         for model, tables in (("look-ups", 9), ("look-ups", 26), ("DLRM", 26)):
@@ -220,12 +208,11 @@ say(
 say("316 instructions for each of {:,} elements take {:.1f} µs, nearly as long as all of `combo_kernels`.", _issued)
 say(
     "In inference, the default takes more than twice as long for 9 tables as for 8, because nine launches replace "
-    "one. `raised` launches as many kernels as the default.",
+    "one.",
     _nine,
 )
-say("In training it launches fewer.", _fewer_in_training)
 say(
-    "From 9 tables on, `combo_kernels` is the fastest setting. With it, 26 look-ups take a quarter of the default's "
+    "From 9 tables on, `combo_kernels` is the fastest option. With it, 26 look-ups take a quarter of the default's "
     "time. The whole DLRM takes {:.0f} % of the default's time in inference, and {:.0f} % in training.",
     _combo,
 )
