@@ -241,7 +241,7 @@ for _gradients in ("dense", "sparse"):
 claim(NOTEBOOK, "Each such call makes the host wait {:.0f} times.", _waits)
 claim(
     NOTEBOOK,
-    "With dense gradients this takes {} more sweeps. The bytes of these sweeps take {:.1f} ms on that row's H100.",
+    "With dense gradients this takes {} more sweeps, whose bytes take {:.1f} ms on the H100 of that row.",
     _kept,
 )
 claim(

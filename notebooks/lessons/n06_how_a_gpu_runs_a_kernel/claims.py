@@ -408,7 +408,7 @@ said("We began with a thirteenth of PyTorch's rate", _thirteenth)
 said("Its newest record, of 1 GiB, is {:.0f} GB/s:", lambda: (pytorch(),))
 said("Smaller copies are slower, as one of {:.0f} MB at {:.0f} GB/s,", _smaller_copy)
 said("reads alone reach {:.1f} TB/s.", lambda: (memory_tb_per_s(),))
-said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
+said("and have {:.0f} % of it,", lambda: (100 * copy_gb(512, 0) / pytorch(),))
 said(
     "At the idle latency, {:.1f} KB in flight on each SM would do for PyTorch's rate. Under load it takes {:.0f} to "
     "{:.0f} KB,",
