@@ -205,7 +205,7 @@ say(
     "beat one.",
     _forced,
 )
-say("316 instructions for each of {:,} elements take {:.1f} µs, nearly as long as all of `combo_kernels`.", _issued)
+say("316 instructions for each of {:,} elements take {:.1f} µs, nearly as long as all of `combo_kernels`:", _issued)
 say(
     "In inference, the default takes more than twice as long for 9 tables as for 8, because nine launches replace "
     "one.",
