@@ -209,7 +209,7 @@ ROWS_OF_8 = f"int r = blockIdx.y * 8 + threadIdx.y, c = blockIdx.x * 32 + thread
 )
 def test_a_case_of_some_100_000_elements_runs_whole(body, grid, block):
     x, bias = torch.randn(300, 1000), torch.randn(1000)
-    torch.testing.assert_close(puzzles._run_relu(launch(body, grid, block), x, bias), torch.relu(x + bias))
+    torch.testing.assert_close(launch(body, grid, block)(x, bias), torch.relu(x + bias))
 
 
 TEMPLATE = """template <int WARPS> __global__ void sums(const float* x, float* out, int rows, int columns) {
@@ -227,16 +227,20 @@ void launch(const float* x, float* out, int rows, int columns) {
 
 
 def test_a_shared_array_may_be_a_templates():
-    x = torch.randn(40, 77)
-    torch.testing.assert_close(puzzles._run_sum(puzzles.Runner(TEMPLATE), x), x.sum(0), atol=1e-4, rtol=1e-4)
-    with pytest.raises(Wrong, match=r"of shared memory, which no thread has written\nHint: .*__syncthreads"):
-        puzzles._run_sum(puzzles.Runner(TEMPLATE.replace("__syncthreads();", "")), x)
+    x, out = torch.randn(40, 77), torch.zeros(77)
+    outcomes = [
+        programs.run(programs.build(text), [x.numpy(), out.numpy()], x.shape)
+        for text in (TEMPLATE, TEMPLATE.replace("__syncthreads();", ""))
+    ]
+    (result,) = outcomes[0].buffers[1]
+    torch.testing.assert_close(torch.from_numpy(result), x.sum(0), atol=1e-4, rtol=1e-4)
+    assert outcomes[1].text.endswith("of shared memory, which no thread has written")
 
 
 def test_a_row_too_many_is_seen_in_it():
     runner = launch(f"int r = blockIdx.x; {COLUMNS} {COLUMN}", "rows + 1")
     with pytest.raises(Wrong, match=r"thread 0 of block 300 reads x\[300,000\], and x has 300,000 elements"):
-        puzzles._run_relu(runner, torch.randn(300, 1000), torch.randn(1000))
+        runner(torch.randn(300, 1000), torch.randn(1000))
 
 
 FAST = {
