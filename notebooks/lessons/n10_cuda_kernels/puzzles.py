@@ -20,17 +20,17 @@ from kernels import runtime
 from kernels.check import Call, Case, Spec
 from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome
-from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, FEW, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
+from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, GRID, GUARD, OpPuzzle, hold_shares
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.puzzle.judge import SECONDS
 from lessons.shared.records import SECTOR
 
-SMALL = 2**13  # elements, which one warp is too few for; a larger tensor may have no more threads
 MANY = 2**18  # threads that are not too many for any size: 1,024 blocks of 256
 FAST = 3  # times the copy's time, on a GPU
 TIMED = (65536, 512)
+BEYOND = "Some elements are written more than once. Which elements are a block's, and does its loop go beyond them?"
 NEIGHBOURS = (
     "The 32 lanes of a warp execute one instruction together. In each iteration of the loop, neighbouring lanes must "
     "take neighbouring elements."
@@ -61,15 +61,16 @@ class Runner:
         self.last = Outcome("ok")
 
     def __call__(self, x: Tensor, bias: Tensor) -> Tensor:
-        buffers = [tensor.contiguous().numpy() for tensor in (x, bias, torch.empty(x.shape))]
+        out = torch.empty(x.shape)  # which the checker has poisoned
+        buffers = [tensor.contiguous().numpy() for tensor in (x, bias, out)]
         sizes = [buffer.size for buffer in buffers]
         outcome = programs.run(self.program, buffers, (x.shape[-1], x.numel()), backwards=self.runs % 2 == 1)
         self.runs += 1
         self.last = outcome
         if outcome.status != "ok":
             raise Wrong(_explain(outcome, self.source, sizes))
-        if not self.gpu and sizes[-1] >= 512 and 0 < outcome.threads * NUMBERS_A_THREAD < min(sizes[-1], SMALL):
-            raise Wrong(FEW.format(n=sizes[-1], threads=outcome.threads, s="s" * (outcome.threads != 1)))
+        if not self.gpu:
+            hold_shares(outcome, sizes[-1])
         if outcome.launched > max(4 * sizes[0], MANY):
             raise Wrong(f"the launch starts {outcome.launched:,} threads for {sizes[0]:,} elements\nHint: {GRID}")
         for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
@@ -77,7 +78,7 @@ class Runner:
                 name, _ = pointers(self.source)[number]
                 raise Wrong(f"{name} was changed\nHint: A kernel may write to the last pointer only.")
         (result,) = outcome.buffers[-1]
-        return torch.from_numpy(result).view(x.shape)
+        return out.copy_(torch.from_numpy(result).view(x.shape))
 
 
 # --------------------------------------------------------------------------------------------------------- the puzzles
@@ -117,6 +118,10 @@ def _run_coalesced(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
             raise Wrong(
                 f"{reads:,} reads of warps touch {sectors:,} sectors of x, and {writes:,} writes touch {written:,} "
                 f"sectors of out; {fewest:,.0f} sectors hold either tensor\nHint: {NEIGHBOURS}"
+            )
+        if written > fewest + 8:
+            raise Wrong(
+                f"{writes:,} writes touch {written:,} sectors of out, which has {fewest:,.0f}\nHint: {BEYOND}"
             )
         if runner.last.launched > x.numel() // 8:
             raise Wrong(

@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import op_puzzles, puzzles
@@ -101,6 +102,7 @@ RIGHT = {
     "four neighbours": form(NEIGHBOURS, "at::ceil_div(n, (int64_t)1024)"),
     "backwards": form(PLACE + " i = n - 1 - i; if (i >= 0) @i % columns@", "(n + 127) / 128", "128"),
     "accessors": form(kernel=ACCESSORS, launch=BY_ACCESSORS, out="torch::zeros_like(x)"),
+    "a copy": form(ONE, out="x.clone()"),
     "checks": form(ONE, guard=CHECKS, out="torch::empty(x.sizes(), x.options())",
                    check="cudaError_t e = cudaGetLastError(); TORCH_CHECK(e == cudaSuccess, cudaGetErrorString(e))"),
     "a macro": form("CUDA_KERNEL_LOOP_TYPE(i, n, int64_t) @i % columns@", FEWER,
@@ -282,3 +284,35 @@ def test_what_the_host_lacks_is_named(code, hint):
     with pytest.raises(programs.DoesNotCompile) as error:
         programs.build(source)
     assert re.search(hint, not_on_host(str(error.value))) if hint else not not_on_host(str(error.value))
+
+
+STRIDES = """__global__ void strides(float* out, int64_t a, int64_t b, int64_t c) {{
+    out[0] = a, out[1] = b, out[2] = c;
+}}
+torch::Tensor forward(torch::Tensor x) {{
+    auto like = {like};
+    auto out = torch::empty({{3}});
+    strides<<<1, 1, 0, at::cuda::getCurrentCUDAStream()>>>(
+        out.data_ptr<float>(), like.stride(0), like.stride(1), like.stride(2));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}}"""
+VIEWS = {
+    "contiguous": lambda x: x, "transposed": lambda x: x.mT, "turned": lambda x: x.permute(2, 0, 1),
+    "some rows": lambda x: x[:, ::2], "some, turned": lambda x: x[:, :, ::2].permute(1, 2, 0),
+    "expanded": lambda x: x[:, :1].expand(-1, 3, -1), "of one": lambda x: x.permute(1, 0, 2)[:1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("like", "expected"),
+    [("torch::empty_like(x)", torch.empty_like), ("x.clone()", torch.clone), ("x.contiguous()", Tensor.contiguous)],
+)
+def test_what_is_like_a_view_has_pytorchs_strides(like, expected):
+    function, whole = inline.Function(STRIDES.format(like=like)), torch.randn(4, 6, 5)
+    for name, view in VIEWS.items():
+        x = view(whole)
+        buffers = [inline._memory(x), np.zeros(x.numel(), np.float32), np.zeros(3, np.float32)]
+        function.run(buffers, inline.integers_of([x]), 1)
+        (strides,) = function.last.buffers[-1]
+        assert [*strides] == [*expected(x).stride()], name
