@@ -90,18 +90,12 @@ def _copy() -> tuple:
     return ()
 
 
-def _thread() -> tuple:
-    """The element of the thread that memcheck names."""
-    assert any("by thread (232,0,0) in block (3,0,0)" in line for line in CUDA_STEPS.head("sanitizer", "memcheck"))
-    return (3 * BLOCK + 232,)
-
-
 claim(NOTEBOOK, "The second call asks for 2048 threads in a block, but a block may have at most 1024.")
 claim(NOTEBOOK, "The {} threads of an SM have {:.0f} KB.", _four_bytes)
 claim(
     NOTEBOOK,
     "*strided* takes {:.1f} times as long as *coalesced*, but moves only {:.1f} times as many bytes to and from HBM. "
-    "Its requests touch {} times as many sectors, mostly in the caches.",
+    "Its requests touch {} times as many sectors, and the caches serve most of them.",
     _strided,
 )
 claim(NOTEBOOK, "But it starts {:,} blocks, {} times as many.", _scalar)
@@ -111,12 +105,11 @@ claim(
     "saves only another {:.1f} µs, and on an H100 nothing measurable. So bytes in flight decide most.",
     _bytes_decide,
 )
-claim(NOTEBOOK, "Thread 232 of block 3 has element 3 · 256 + 232 = {}, the first beyond the end.", _thread)
 claim(NOTEBOOK, "The answer takes {:.1f} µs, {:.0f} % longer than the Triton kernel.", _answer)
 claim(
     NOTEBOOK,
-    "Four elements decide: they alone make it as fast as Triton's. The fast functions save {:.0f} %, and the 32-bit "
-    "index makes no difference, as notebook 08 found.",
+    "Four elements decide: they alone make the kernel as fast as Triton's. The fast functions save {:.0f} %, and the "
+    "32-bit index makes no difference, as in notebook 08.",
     _decides,
 )
 claim(
@@ -124,4 +117,4 @@ claim(
     "`torch.compile`, the Triton kernel and the library's two differ by less than 1 %: memory limits them.",
     _same,
 )
-claim(NOTEBOOK, "(A copy of as many bytes takes no less.", _copy)
+claim(NOTEBOOK, "(A copy of as many bytes is no faster. It writes half of them, and this op a third.)", _copy)

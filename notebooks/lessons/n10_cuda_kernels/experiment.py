@@ -1,12 +1,11 @@
 """What the notebook on CUDA kernels says in times: `python -m lessons.n10_cuda_kernels --save`, on a GPU with nvcc.
 
-    step       add_relu: an element a thread; 16 after each other; 16 apart; four loads first; four at a time
-    op         sigmoid(x + multiplier · y + bias): eager, torch.compile, a Triton kernel, the capstone's solution, the
-               library's two
-    form       the solution's kernel, and what one change at a time makes of it, beside the Triton kernel
-    copy       PyTorch's copy of as many bytes as the kernels beside it move (in step, op and form), and of 1 GiB
-    ncu        instructions that warps execute, and sectors, as the GPU counts them
-    sanitizer  what compute-sanitizer says of a kernel with a wrong guard
+    step  add_relu: an element a thread; 16 after each other; 16 apart; four loads first; four at a time
+    op    sigmoid(x + multiplier · y + bias): eager, torch.compile, a Triton kernel, the capstone's solution, the
+          library's two
+    form  the solution's kernel, and what one change at a time makes of it, beside the Triton kernel
+    copy  PyTorch's copy of as many bytes as the kernels beside it move (in step, op and form), and of 1 GiB
+    ncu   instructions that warps execute, and sectors, as the GPU counts them
 
 x is 65536 × 512 in float32. What needs no GPU, `python -m lessons.n10_cuda_kernels count` writes to
 traces/compiled/cuda_steps.json.
@@ -20,7 +19,6 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +31,6 @@ from lessons.n10_cuda_kernels import counting, in_triton, texts
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.forms import FORMS, together
 from lessons.n10_cuda_kernels.op_puzzles import ACTIVATIONS
-from lessons.n10_cuda_kernels.sanitizers import compute_sanitizer
 from lessons.shared import ncu as nsight
 from lessons.shared.experiment import Experiment, Launch, Way
 
@@ -104,10 +101,10 @@ class OnHost:
 
 
 class CudaSteps(Experiment):
-    """What cuda_steps.json has; ncu, sanitizer: what these tools say of the kernels. Sizes: the shape of x."""
+    """What cuda_steps.json has; ncu: what it counts in the steps. Sizes: the shape of x."""
 
     NAME = "cuda_steps"
-    PARTS = ("step", "op", "form", "copy", "ncu", "sanitizer")
+    PARTS = ("step", "op", "form", "copy", "ncu")
     COMMANDS = ("launch_once", "count")
     FULL, SMALL = (65536, 512), (8, 512)
 
@@ -175,13 +172,6 @@ class CudaSteps(Experiment):
             self.extra["ncu"] = {"command": " ".join(ncu_command()), **nsight.run(ncu_command("ncu", sys.executable))}
             print("ncu      ", len(self.extra["ncu"]["lines"]), "lines", self.extra["ncu"]["why"], flush=True)
 
-    def sanitizer(self) -> None:
-        if self.gpu:
-            numbers = np.ones((5, 200), np.float32)
-            lines = compute_sanitizer("memcheck", off_by_one(), [numbers, numbers[0], numbers], (200, 1000))
-            self.extra["sanitizer"] = {"memcheck": lines}
-            print("sanitizer", self.extra["sanitizer"], flush=True)
-
     def launch_once(self) -> None:
         """only start each step once: what ncu is given"""
         x, bias, _ = self.inputs()
@@ -205,17 +195,9 @@ def close(out: Tensor, x: Tensor, bias: Tensor, y: Tensor) -> bool:
     return bool((out.double() - exact).abs().max() <= 1e-6)
 
 
-# ------------------------------------------------------------------------------------------- what the GPU's tools say
-
-
 def ncu_command(ncu: str = "ncu", python: str = "python") -> list[str]:
     chosen = ["--kernel-name-base", "function", "--kernel-name", f"regex:^({'|'.join(STEPS)})$"]
     return [ncu, *chosen, "--metrics", ",".join(METRICS), python, "-m", "lessons.n10_cuda_kernels", "launch_once"]
-
-
-def off_by_one() -> str:
-    """The scalar kernel with a guard that lets one thread too many through."""
-    return texts.launching(texts.text_of("scalar")).replace("i < n", "i <= n")
 
 
 main = CudaSteps.main

@@ -33,8 +33,8 @@ GUARD = "Check the guard: some threads of the last block have no element. What m
 GRID = "Check the grid: the smallest one with a thread for every element has (n + 255) / 256 blocks of 256 threads."
 FEW = "A GPU has thousands of threads: each must take a part."
 TWICE = (
-    "Two threads write the same element. Is the index right in every block, and wide enough? What do the threads of the "
-    "last block do that have no element?"
+    "Two threads write the same element. Is the index right in every block, and wide enough? What do the threads do "
+    "that have no element?"
 )
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
 ENDS = 256  # of which so many at either end are compared

@@ -12,7 +12,6 @@ from kernels import runtime
 from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import (
     counting,
-    experiment,
     forms,
     on_your_machine,
     op_puzzles,
@@ -24,6 +23,7 @@ from lessons.n10_cuda_kernels import (
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
 from lessons.shared import answers, ncu
+from lessons.shared.claim import printed
 from lessons.shared.records import copy_us
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -156,7 +156,7 @@ def test_the_steps_touch_what_the_lesson_says(name, sectors):
 
 def test_what_is_wrong_is_named():
     kernel = SCALAR
-    outcome = run(experiment.off_by_one())
+    outcome = run(kernel.replace("i < n", "i <= n"))
     assert (outcome.status, outcome.text) == ("outside", "0|1000|thread 232 of block 3|reads")
     misaligned = texts.launching(texts.text_of("wide"), 16).replace("(x + i)", "(x + i + 1)")
     assert run(misaligned).status == "misaligned"
@@ -217,6 +217,11 @@ def test_the_table_of_the_steps(capsys):
     us = recorded.CUDA_STEPS.us("step", name="wide")
     assert re.fullmatch(rf"wide +LLSLLSLLSLLS +16 +32 KB +{us:.1f}   your prediction: 60", rows[4])
     assert rows[0].endswith("    100.0")
+
+
+def test_the_stored_table_is_the_records(capsys):
+    recorded.show_steps({})
+    assert printed("10", "cell-22") == capsys.readouterr().out
 
 
 def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
