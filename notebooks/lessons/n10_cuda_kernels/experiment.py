@@ -181,7 +181,7 @@ class CudaSteps(Experiment):
         self.synchronize()
 
     def count(self) -> None:
-        """count instructions by nvcc, and save them in traces/compiled/cuda_steps.json: needs no GPU"""
+        """save what nvcc makes of the steps in traces/compiled/cuda_steps.json: needs no GPU"""
         print("saved", counting.save(counting.count()))
 
 
