@@ -98,6 +98,13 @@ def _instructions() -> tuple:
     return ()
 
 
+def _kept_there() -> tuple:
+    """The config of the literal kernel on an H100, another than on the H200."""
+    there = kept("literal", H100)
+    assert there["XBLOCK"] != kept()["XBLOCK"]
+    return there["XBLOCK"], there["num_warps"]
+
+
 def _on_an_h100() -> tuple:
     """Percent that both sizes dynamic cost there; its memory copies as many bytes in more time."""
     assert H100.us("copy", rows=65536) > p50(way("copy"))
@@ -144,6 +151,7 @@ SENTENCES = {
     "with the config that was kept, all are within {} % of the literal kernel.": _alone,
     "With the other config dynamic columns take {:.0f} instructions per element, and cost time: {:.1f} µs in place of "
     "{:.1f}.": _division,
+    "On an H100 the autotuner kept `({:.0f}, {:.0f})` for the literal kernel": _kept_there,
     "A mask and narrow accesses together do cost time.": _together,
     "At the odd size `(1024, 4)` takes {:.1f} µs, so the autotuner keeps `(512, 8)` at {:.1f} µs.": _odd,
     "At the odd size only {} of {} loads come before it.": _loads,
