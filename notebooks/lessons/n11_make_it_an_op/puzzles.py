@@ -143,12 +143,12 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
         _answering[0] = False
     if not isinstance(got, Tensor):
         raise Wrong(f"case {what}: expected a tensor, got {type(got).__name__}", "Return an empty tensor.")
-    if any(torch._C._is_alias_of(got, value) for value in given if isinstance(value, Tensor)):
-        raise Wrong(f"case {what}: the fake returns an argument's memory", "The op makes a new tensor: torch.empty.")
     wanted, properties = _properties(reference(*arguments).contiguous()), _properties(got)
     for name, value in wanted.items():
         if properties[name] != value:
             raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {properties[name]}", _PROPERTIES[name])
+    if any(torch._C._is_alias_of(got, value) for value in given if isinstance(value, Tensor)):
+        raise Wrong(f"case {what}: the fake returns an argument's memory", "The op makes a new tensor: torch.empty.")
 
 
 def _elsewhere(answer: Callable) -> None:
@@ -421,10 +421,10 @@ def _as_function(op: Callable) -> None:
             got = op(*arguments)
         except RuntimeError as error:
             raise Wrong(f"case {what}: {said(error)}", hint) from error
-        if any(got is argument for argument in arguments):
-            raise Wrong(f"case {what}: an argument is returned", "The result must be a new tensor, an empty one too.")
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments[:3], before, strict=True)):
             raise Wrong(f"case {what}: an argument was overwritten", "The result must be a new tensor: at::empty(…).")
+        if any(got is argument for argument in arguments):
+            raise Wrong(f"case {what}: an argument is returned", "The result must be a new tensor, an empty one too.")
         if got.shape != wanted.shape or not got.is_contiguous() or got.dtype != wanted.dtype:
             properties = f"expected {list(wanted.shape)}, contiguous, got {list(got.shape)}, strides {got.stride()}"
             raise Wrong(f"case {what}: {properties}", "The tensor at::empty(x.sizes(), x.options()) is contiguous.")
