@@ -126,6 +126,7 @@ struct Search {
 
     void all() {
         Seen seen = run_thread({});
+        most = seen.writes;
         if (seen.accesses * threads() > many_accesses) sought = warp, samples = 4;
         run_some();
         run_around({}, false);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -339,11 +340,14 @@ inline const cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceP
 // A launch that cannot start ends the program at once, with its error.
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() (torch_on_host::unchecked = false)
 enum cudaError_t { cudaSuccess };
-inline cudaError_t cudaGetLastError() {
-    torch_on_host::unchecked = false;
-    return cudaSuccess;
-}
-inline cudaError_t cudaPeekAtLastError() { return cudaGetLastError(); }
+namespace torch_on_host {
+// Somebody must look at it: cudaGetLastError(); alone checks nothing.
+struct LastError {
+    operator cudaError_t() const { return unchecked = false, cudaSuccess; }
+};
+}  // namespace torch_on_host
+inline torch_on_host::LastError cudaGetLastError() { return {}; }
+inline torch_on_host::LastError cudaPeekAtLastError() { return {}; }
 inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 #define TORCH_CHECK(condition, ...)                              \
     do {                                                         \

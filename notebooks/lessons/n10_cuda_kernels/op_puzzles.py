@@ -56,13 +56,15 @@ OF_TORCH = (
 )
 SEMICOLON = "The number after kernel: is a line of your text."
 WIDE_HINT = (
-    "From element 2,147,483,648 on, an index needs 64 bits. So do the product that the index is made of, and the count "
-    "that it is compared with."
+    "From element 2,147,483,648 on, an index needs 64 bits. So do the product that the index is made of, the step of "
+    "its loop, and the count that it is compared with."
 )
 NOT_TRIED = {
     False: "not tried here: none of the threads that were looked at comes to the last elements",
     True: "not tried here: its loops take too long on the host",
 }
+SEVERAL = "not tried here: forward() launches more than one kernel"
+UNEVEN = 64  # times its share of the elements, which no thread of a right kernel takes
 
 
 def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -222,7 +224,8 @@ def _why(refused: inline.Refused, source: str, hint: str = GUARD) -> str:
         return f"{outcome.text}\nHint: Return the tensor that torch::empty_like(x) gives for a contiguous x."
     if outcome.status == "launch" and " 0 blocks" in f" {outcome.text}":
         return f"the launch fails: {outcome.text}\nHint: Here x may be empty, but a grid may not: return early."
-    return explain(outcome, source, refused.sizes, lambda name: _of_bias(name, refused.sizes) or hint, GRID)
+    of_bias = _of_bias if hint == GUARD else lambda name, sizes: ""
+    return explain(outcome, source, refused.sizes, lambda name: of_bias(name, refused.sizes) or hint, GRID)
 
 
 def _of_bias(name: str, sizes: Sequence[int]) -> str:
@@ -252,6 +255,8 @@ def _hold_wide(function: inline.Function, columns: int = 1000) -> str:
     try:
         number, _ = function.run(buffers, [*integers, bits, 0], 3)
     except inline.Refused as refused:
+        if refused.outcome.status == "launches":
+            return f"{shown}: {SEVERAL}"
         raise Wrong(f"{case}: {_why(refused, function.source, _wide_hint(refused.outcome))}") from None
     begin, end = function.last.buffers[number]
     actual = torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]]))
@@ -284,7 +289,9 @@ def _never_written(outcome: programs.Outcome, n: int, place: int) -> str:
     parts, most = ends["parts"], ends["most"]
     if ends["exhausted"]:
         again = "a thread that has come to the last elements does not end: it goes on with lower ones"
-        return f"{again}\nHint: {WIDE_HINT}" if ends["falls"] else ""
+        uneven = f"the launch starts {parts:,} threads, and one of them writes {most:,} elements"
+        why = again if ends["falls"] else uneven if most * parts > UNEVEN * n else ""
+        return why and f"{why}\nHint: {WIDE_HINT}"
     if parts * most < n:
         what = "blocks" if parts < outcome.launched else "threads"
         return f"the launch starts {parts:,} {what}. Each writes {most:,} elements at most, and there are {n:,}\n{grid}"
@@ -295,7 +302,10 @@ def _never_written(outcome: programs.Outcome, n: int, place: int) -> str:
 
 
 def _wide_hint(outcome: programs.Outcome) -> str:
-    """An index that has lost its upper bits is negative or far away; one beside the end has all of them."""
-    parts = outcome.text.split("|")
-    beside = outcome.status == "outside" and min(abs(int(parts[1])), abs(int(parts[1]) - WIDE)) < 2**24
-    return GUARD if beside else WIDE_HINT
+    """An index that has lost its upper bits is negative or far away; one beside the end has all of them. Of the bias
+    each negative one has lost them."""
+    if outcome.status != "outside":
+        return WIDE_HINT
+    number, index, *_ = outcome.text.split("|")
+    beside = min(abs(int(index)), abs(int(index) - WIDE)) < 2**24
+    return GUARD if beside and not (number == "1" and int(index) < 0) else WIDE_HINT

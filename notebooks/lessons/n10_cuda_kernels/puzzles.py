@@ -123,7 +123,7 @@ def _run_coalesced(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
             raise Wrong(
                 f"{writes:,} writes touch {written:,} sectors of out, which has {fewest:,.0f}\nHint: {BEYOND}"
             )
-        if runner.last.launched > x.numel() // 8:
+        if not x.numel() / 16 <= runner.last.launched <= x.numel() / 8:
             raise Wrong(
                 f"the launch starts {runner.last.launched:,} threads for {x.numel():,} elements\n"
                 "Hint: Leave the launch as it was: a thread takes 16 elements."
