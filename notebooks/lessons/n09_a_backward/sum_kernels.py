@@ -1,15 +1,8 @@
-"""The lesson's kernels, as the notebook's cells and the puzzles' answers have them (a test compares); float32.
+"""Sums over the rows of x [rows, COLUMNS], float32, one change a step, as the cells have them (a test compares).
 
-Sums over the rows of x [rows, COLUMNS], one change a step:
-
-sum_rows        a program has BLOCK columns, and adds one row after the other
-sum_tiles       it reads ROWS rows at once
-two_stage       the rows are cut into chunks, and each chunk's program has a row of target for itself; launched once
-                more, it adds up the chunks
-sum_atomic      each chunk's program adds its sums to the result, which must be 0 before
-
-whole_backward  the backward of relu(x + multiplier · y + bias) in one pass: grad_x, grad_y, and the sums of grad_x by
-                chunk
+sum_rows     a program has BLOCK columns, and adds one row after the other
+sum_tiles    it reads ROWS rows at once
+sum_atomic   the rows are cut into chunks, and each chunk's program adds its sums to the result, which must be 0 before
 """
 
 import triton
@@ -36,18 +29,6 @@ def sum_tiles(x, result, rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK:
 
 
 @triton.jit
-def two_stage(x, target, rows, chunk, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    start = tl.program_id(1) * chunk
-    end = tl.minimum(start + chunk, rows)
-    sums = tl.zeros([ROWS, BLOCK], tl.float32)
-    for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]
-        sums += tl.load(x + row * COLUMNS + column, (row < end) & (column < COLUMNS), other=0.0)
-    tl.store(target + tl.program_id(1) * COLUMNS + column, tl.sum(sums, axis=0), column < COLUMNS)
-
-
-@triton.jit
 def sum_atomic(x, result, rows, chunk, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     start = tl.program_id(1) * chunk
@@ -57,23 +38,3 @@ def sum_atomic(x, result, rows, chunk, COLUMNS: tl.constexpr, ROWS: tl.constexpr
         row = first + tl.arange(0, ROWS)[:, None]
         sums += tl.load(x + row * COLUMNS + column, (row < end) & (column < COLUMNS), other=0.0)
     tl.atomic_add(result + column, tl.sum(sums, axis=0), column < COLUMNS, sem="relaxed")
-
-
-@triton.jit
-def whole_backward(
-    grad, out, grad_x, grad_y, target, multiplier, rows, chunk,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    start = tl.program_id(1) * chunk
-    end = tl.minimum(start + chunk, rows)
-    sums = tl.zeros([ROWS, BLOCK], tl.float32)
-    for first in range(start, end, ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]
-        at, mask = row * COLUMNS + column, (row < end) & (column < COLUMNS)
-        g, o = tl.load(grad + at, mask, other=0.0), tl.load(out + at, mask, other=0.0)
-        dx = tl.where(o <= 0, 0.0, g)
-        tl.store(grad_x + at, dx, mask)
-        tl.store(grad_y + at, multiplier * dx, mask)
-        sums += dx
-    tl.store(target + tl.program_id(1) * COLUMNS + column, tl.sum(sums, axis=0), column < COLUMNS)
