@@ -1,4 +1,4 @@
-"""The puzzles of 09_a_backward.ipynb; of a kernel's, a program has BLOCK columns and reads ROWS rows at once.
+"""The puzzles of 09_a_backward.ipynb; a kernel's programs have BLOCK columns, and read some rows at once.
 
 kept_traffic     what is kept for the backward, bytes of an element → bytes an element that forward and backward move
 two_stage        result[c] = the sum over r of x[r, c]: the kernel is launched for each chunk of the rows, which it
@@ -10,7 +10,9 @@ whole_backward   of relu(x + multiplier y + bias): grad_x = grad, or 0 where out
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +26,9 @@ from lessons.shared import answers
 from lessons.shared.puzzle import Judge, OfNumbers
 from lessons.shared.puzzle.shares import SharedOut
 
-ROWS, BLOCK = 4, 16
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
+BLOCK = 16
 
 
 def traffic(way: int, itemsize: int) -> tuple[int, int]:
@@ -35,28 +39,31 @@ def traffic(way: int, itemsize: int) -> tuple[int, int]:
 
 
 _BACKWARD = "The backward reads the gradient and what was kept, and writes two gradients."
-_FORWARD = "The forward reads x and y, and writes out. It also writes what is kept, unless that is out, x or y."
-_MASK = "An element of the mask has one byte, whatever the dtype of out."
-_HALF = "A bfloat16 element has two bytes."
-# What each case is called, the arguments, and what to think of if it is the first that fails.
-TRAFFIC = (
-    ("out, float32", (0, 4), _BACKWARD),
-    ("x and y, float32", (1, 4), f"{_BACKWARD} Here two tensors were kept."),
-    ("the derivative, float32", (2, 4), _FORWARD),
-    ("a mask, float32", (3, 4), _MASK),
-    ("out, bfloat16", (0, 2), _HALF),
-    ("x and y, bfloat16", (1, 2), _HALF),
-    ("the derivative, bfloat16", (2, 2), _FORWARD),
-    ("a mask, bfloat16", (3, 2), _MASK),
+# What is kept, and what to think of if such a case is the first that fails.
+HINTS = (
+    ("out", _BACKWARD),
+    ("x and y", f"{_BACKWARD} Here two tensors were kept."),
+    ("the derivative", "The forward reads x and y, and writes out. It also writes what is kept, unless that is out, x "
+     "or y."),
+    ("a mask", "An element of the mask has one byte, whatever the dtype of out."),
 )
+TRAFFIC = [
+    (f"{what}, {dtype}", (way, size), hint if size == 4 or way > 1 else "A bfloat16 element has two bytes.")
+    for dtype, size in (("float32", 4), ("bfloat16", 2)) for way, (what, hint) in enumerate(HINTS)
+]
+
+
+def at_once(rows: int) -> int:
+    """Rows that a program reads at once where there are so many: a kernel must work with any number."""
+    return 8 if rows > 20 else 4
 
 
 def launch_two_stage(
-    kernel, x: Tensor, result: Tensor, workspace: Tensor, chunk: int, ROWS: int = ROWS, BLOCK: int = BLOCK
+    kernel, x: Tensor, result: Tensor, workspace: Tensor, chunk: int, ROWS: int = 0, BLOCK: int = BLOCK
 ) -> None:
     """kernel[tiles, chunks](x, workspace, rows, chunk, COLUMNS, ROWS, BLOCK), and again from workspace to result."""
     (rows, columns), chunks = x.shape, len(workspace)
-    tiles, sizes = -(-columns // BLOCK), {"COLUMNS": columns, "ROWS": ROWS, "BLOCK": BLOCK}
+    tiles, sizes = -(-columns // BLOCK), {"COLUMNS": columns, "ROWS": ROWS or at_once(rows), "BLOCK": BLOCK}
     kernel[(tiles, chunks)](x, workspace, rows, chunk, **sizes)
     kernel[(tiles, 1)](workspace, result, chunks, chunks, **sizes)
 
@@ -69,11 +76,11 @@ def two_stage(x: Tensor, result: Tensor, workspace: Tensor, chunk: int) -> None:
 
 def launch_whole_backward(
     kernel, grad: Tensor, out: Tensor, grad_x: Tensor, grad_y: Tensor, target: Tensor, multiplier: float, chunk: int,
-    ROWS: int = ROWS, BLOCK: int = BLOCK,
+    ROWS: int = 0, BLOCK: int = BLOCK,
 ) -> None:
     """kernel[tiles, chunks](grad, out, grad_x, grad_y, target, multiplier, rows, chunk, COLUMNS, ROWS, BLOCK)."""
     rows, columns = grad.shape
-    sizes = {"COLUMNS": columns, "ROWS": ROWS, "BLOCK": BLOCK}
+    sizes = {"COLUMNS": columns, "ROWS": ROWS or at_once(rows), "BLOCK": BLOCK}
     kernel[(-(-columns // BLOCK), len(target))](grad, out, grad_x, grad_y, target, multiplier, rows, chunk, **sizes)
 
 
@@ -98,6 +105,7 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
         chunks = -(-rows // chunk)
         if chunks == 1:
             hint = "There is one chunk. Does the kernel add all of its rows?"
+            hint += " Here ROWS is 8, not 4." * (at_once(rows) == 8)
         elif rows % chunk:
             hint = f"The last of {chunks} chunks has only {rows % chunk} of {chunk} rows, and ends where the rows end."
         else:
@@ -108,50 +116,44 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, columns = case.shape
+    (rows, columns), chunk = case.shape, 4 if case.shape[0] in (4, 8) else 5
     grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device).relu()
-    chunk = {4: 4, 8: 4}.get(rows, 5)
-    name = f"{rows}×{columns}, chunks of {chunk}"
+
+    def call(what: str, hint: str, multiplier: float = 0.5) -> Call:
+        tensors = (grad, out, _unset(grad), _unset(grad), _unset(grad, -(-rows // chunk), columns))
+        return Call(f"{rows}×{columns}, chunks of {chunk}{what}", tensors, (multiplier, chunk), hint=hint)
+
     if case.values == "special":
         grad[grad.isnan()] = torch.inf
-        yield _call(f"{name}, grad with Inf", grad, out, 0.5, chunk, "")  # check's own hint says what to think of
+        yield call(", grad with Inf", "")  # check's own hint says what to think of
         grad, out = Case(case.shape).tensor(0, device), out.clone()
         out[2, 3] = torch.nan
-        name, hint = f"{name}, out with NaN", ""
+        yield call(", out with NaN", "")
     elif rows == 4:
-        hint = ("Where out <= 0, grad_x is 0; elsewhere it is grad. A row of target has the sums of grad_x over a "
-                "chunk's rows.")
-        yield _call(name, grad, out, 1.0, chunk, hint)
-        name, hint = f"{name}, multiplier 0.5", "Here the multiplier is 0.5, and grad_y is multiplier · grad_x."
+        hint = "Where out <= 0, grad_x is 0; elsewhere it is grad. A row of target has the sums of grad_x over a "
+        yield call("", hint + "chunk's rows.", 1.0)
+        yield call(", multiplier 0.5", "Here the multiplier is 0.5, and grad_y is multiplier · grad_x.")
     elif rows == 8:
-        hint = ("There are 2 chunks of 4 rows, and program_id(1) is the chunk's number. A chunk has its own rows, and "
-                "a row of target to itself.")
+        hint = "There are 2 chunks of 4 rows, and program_id(1) is the chunk's number. A chunk has its own rows, and "
+        yield call("", hint + "a row of target to itself.")
     elif columns % BLOCK:
         hint = f"With {columns} columns and {BLOCK} per program, the mask must exclude the columns beyond the last."
+        yield call("", hint)
     else:
-        hint = (f"A chunk has {chunk} rows, and a program reads {ROWS} at once. So the mask must exclude the rows "
-                "beyond the chunk. The last chunk ends where the rows end.")
-    yield _call(name, grad, out, 0.5, chunk, hint)
-
-
-def _call(name: str, grad: Tensor, out: Tensor, multiplier: float, chunk: int, hint: str) -> Call:
-    rows, columns = grad.shape
-    tensors = (grad, out, _unset(grad), _unset(grad), _unset(grad, -(-rows // chunk), columns))
-    return Call(name, tensors, (multiplier, chunk), hint=hint)
+        hint = f"A chunk has {chunk} rows, and a program reads {at_once(rows)} at once. So the mask must exclude the rows "
+        yield call("", hint + "beyond the chunk. The last chunk ends where the rows end.")
 
 
 OWN = "All programs run at the same time. Program (i, k) stores its own BLOCK columns, for the rows of chunk k alone."
 
 
-def _kernel(
-    reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], cases: Sequence[Case], stored: int
-) -> SharedOut:
-    """stored: which of the tensors of the call that is looked at, whose programs have equally much to store."""
+def _kernel(reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], *cases: Case) -> SharedOut:
+    """Of the call that is looked at, the third tensor is shared out: to all programs equally much."""
     spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=Sums(), cases=lambda names: [*cases])
 
     def looked_at() -> list[tuple[str, tuple, Tensor, int]]:
         call = next(call for call in calls(Case((8, 48)), torch.device("cpu")) if "chunks of 4" in call.name)
-        return [(call.name, call.arguments(), call.tensors[stored], 3 * 2)]
+        return [(call.name, call.arguments(), call.tensors[2], 3 * 2)]
 
     return SharedOut(spec, launch, __name__, looked_at=looked_at, hint=OWN)
 
@@ -160,11 +162,11 @@ PUZZLES = {
     "kept_traffic": OfNumbers(traffic, TRAFFIC, unit="bytes"),
     "two_stage": _kernel(
         two_stage, _sum_calls, launch_two_stage, ("result", "workspace"),
-        [*map(Case, ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5)))], stored=2,
+        *map(Case, ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5))),
     ),
     "whole_backward": _kernel(
         whole_backward, _backward_calls, launch_whole_backward, ("grad_x", "grad_y", "target"),
-        [*map(Case, ((4, 16), (8, 48), (12, 16), (23, 21))), Case((8, 16), values="special")], stored=2,
+        *map(Case, ((4, 16), (8, 48), (12, 16), (23, 21))), Case((8, 16), values="special"),
     ),
 }
 JUDGE = Judge(PUZZLES)
@@ -173,10 +175,19 @@ attempt = JUDGE.attempt
 
 def passed(name: str) -> Callable:
     """The reader's function or kernel, if it passed when it was last tried; else the lecture's."""
-    return JUDGE.solved.get(name) or (traffic if name == "kept_traffic" else _lectures(name))
+    return JUDGE.solved.get(name) or (traffic if name == "kept_traffic" else lectures(name))
 
 
 @functools.cache  # a call that is timed is not to read it anew
-def _lectures(name: str) -> Callable:
-    text = answers.solutions(Path(__file__).parent)[name].source.partition("\n\n\nsolved")[0]
-    return define(text, name, {"triton": triton, "tl": tl, "__name__": name})
+def lectures(name: str) -> Callable:
+    """The lecture's kernel of this name: a puzzle's answer, or that of a cell. ValueError: there is none."""
+    for text in (*(answer.source for answer in answers.solutions(ROOM).values()), *cells()):
+        if found := re.search(rf"^@triton.jit\ndef {name}\(.*?(?=\n\n\n|\Z)", text, flags=re.M | re.S):
+            return define(found[0], name, {"triton": triton, "tl": tl, "__name__": name})
+    raise ValueError(f"there is no kernel {name!r} in {NOTEBOOK.name}")
+
+
+def cells() -> list[str]:
+    """The notebook's code."""
+    entries = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in entries if cell["cell_type"] == "code"]
