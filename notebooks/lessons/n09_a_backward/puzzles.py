@@ -43,8 +43,7 @@ _BACKWARD = "The backward reads the gradient and what was kept, and writes two g
 HINTS = (
     ("out", _BACKWARD),
     ("x and y", f"{_BACKWARD} Here two tensors were kept."),
-    ("the derivative", "The forward reads x and y, and writes out. It also writes what is kept, unless that is out, x "
-     "or y."),
+    ("the derivative", "The forward reads x and y, and writes out. It also writes what is kept if that is another."),
     ("a mask", "An element of the mask has one byte, whatever the dtype of out."),
 )
 TRAFFIC = [
@@ -93,11 +92,6 @@ def whole_backward(
         row.copy_(part.sum(0))
 
 
-def _unset(like: Tensor, *shape: int) -> Tensor:
-    """What holds NaN until it is written."""
-    return like.new_full(shape or like.shape, torch.nan)
-
-
 def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, columns = case.shape
     x, result = case.tensor(0, device), case.tensor(1, device, (columns,))
@@ -111,7 +105,7 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
         else:
             hint = (f"There are {chunks} chunks of {chunk} rows, and program_id(1) is the chunk's number. A chunk "
                     "begins where the one before it ends, and has a row of target to itself.")
-        workspace = _unset(x, chunks, columns)
+        workspace = x.new_full((chunks, columns), torch.nan)
         yield Call(f"{rows}×{columns}, chunks of {chunk}", (x, result, workspace), (chunk,), hint=hint)
 
 
@@ -120,8 +114,8 @@ def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
     grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device).relu()
 
     def call(what: str, hint: str, multiplier: float = 0.5) -> Call:
-        tensors = (grad, out, _unset(grad), _unset(grad), _unset(grad, -(-rows // chunk), columns))
-        return Call(f"{rows}×{columns}, chunks of {chunk}{what}", tensors, (multiplier, chunk), hint=hint)
+        unset = (grad.new_full((count, columns), torch.nan) for count in (rows, rows, -(-rows // chunk)))
+        return Call(f"{rows}×{columns}, chunks of {chunk}{what}", (grad, out, *unset), (multiplier, chunk), hint=hint)
 
     if case.values == "special":
         grad[grad.isnan()] = torch.inf
@@ -140,14 +134,14 @@ def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
         hint = f"With {columns} columns and {BLOCK} per program, the mask must exclude the columns beyond the last."
         yield call("", hint)
     else:
-        hint = f"A chunk has {chunk} rows, and a program reads {at_once(rows)} at once. So the mask must exclude the rows "
-        yield call("", hint + "beyond the chunk. The last chunk ends where the rows end.")
+        hint = f"A chunk has {chunk} rows, and a program reads {at_once(rows)} at once. So the mask must exclude the "
+        yield call("", hint + "rows beyond the chunk. The last chunk ends where the rows end.")
 
 
 OWN = "All programs run at the same time. Program (i, k) stores its own BLOCK columns, for the rows of chunk k alone."
 
 
-def _kernel(reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], *cases: Case) -> SharedOut:
+def _kernel(reference: Callable, calls: Callable, launch: Callable, mutated: tuple, *cases: Case) -> SharedOut:
     """Of the call that is looked at, the third tensor is shared out: to all programs equally much."""
     spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=Sums(), cases=lambda names: [*cases])
 

@@ -1,4 +1,4 @@
-"""Lesson 09: what its kernels compute, what is counted in machine code and in bytes, its tables, numbers of chunks."""
+"""Lesson 09: what its kernels compute, what is counted in machine code and in bytes, numbers of chunks."""
 
 import re
 
@@ -11,7 +11,7 @@ from kernels import inductor, runtime
 from kernels.device.column_sum_launch import row_chunks, tile_shape
 from kernels.ops.add_mul_activation import eager
 from lessons.n09_a_backward import experiment, machine_code, puzzles, recorded
-from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD
+from lessons.shared.records import ADD_MUL_ACTIVATION
 
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 KEPT = {"relu": (3, 0), "sigmoid": (0, 0), "gelu": (2, 1)}  # ways of puzzles.traffic: the compiler's, ours
@@ -53,17 +53,6 @@ def test_the_numbers_of_chunks():
     (rows, columns), text = (recorded.ROWS, recorded.COLUMNS), "\n".join(puzzles.cells())
     assert f'show("two stages", partial(in_two_stages, {recorded.CHUNKS}), chunks={recorded.CHUNKS})' in text
     assert f"{row_chunks(rows, columns, tile_shape(columns, 4)[1])[0]} if on_gpu else" in text
-
-
-def test_what_is_printed(capsys):
-    recorded.show_sum("sum_rows", guess=7, mine=12.34)
-    recorded.show_sum("two stages", chunks=7)
-    recorded.show_sum("sum_tiles", warps=1)
-    first, second, third = capsys.readouterr().out.splitlines()
-    us = f"{recorded.sum_row('sum_rows')['us_p50']:,.1f}"
-    assert first.split() == ["sum_rows", "H200", us, "µs,", "here", "12.3", "µs;", "your", "prediction:", "7"]
-    assert second.split() == ["two", "stages,", "chunks:", "7", *NO_RECORD.split()]
-    assert third.endswith(" µs")
 
 
 def test_what_the_ops_own_count_says():
