@@ -91,11 +91,11 @@ def _both() -> tuple:
 
 
 claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
-claim(NOTEBOOK, "An SM needs at least {:.0f} KB (notebook 06).", _needed)
+claim(NOTEBOOK, "To come near the copy's rate, an SM needs at least {:.0f} KB (notebook 06).", _needed)
 claim(NOTEBOOK, "The recorded time is {:.0f} ns a wait. A read from an idle HBM takes {:.0f} ns,", _wait)
 claim(NOTEBOOK, "At {:.0f} ns a wait, four warps would take {:.0f} µs. They take {:.0f} µs,", _tiles)
 claim(NOTEBOOK, "On the H200, with {} chunks, two stages take {:.1f} µs, and atomics are neither faster nor slower. No "
-      "other number of chunks makes either faster by {:.0f} %.", _best)
+      "other recorded number of chunks makes either faster by {:.0f} %.", _best)
 claim(NOTEBOOK, "two stages take as long as step 2. Atomics take longer,", _one_chunk)
 claim(NOTEBOOK, "In two stages, the second launch then adds up {} rows, again by 16 programs.", _many_chunks)
 claim(NOTEBOOK, "With atomics, every column differed between runs. With two stages none did.", _differing)

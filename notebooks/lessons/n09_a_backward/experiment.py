@@ -56,8 +56,7 @@ def whole_backward(grad: Tensor, out: Tensor, chunks: int) -> tuple[Tensor, Tens
     (_, columns), chunk = grad.shape, cdiv(len(grad), chunks)
     grad_x, grad_y, sums = (grad.new_empty(rows, columns) for rows in (len(grad), len(grad), cdiv(len(grad), chunk)))
     kernel, add_up, grad_bias = *map(puzzles.lectures, ("whole_backward", "two_stage")), grad.new_empty(columns)
-    tensors = grad, out, grad_x, grad_y, sums
-    puzzles.launch_whole_backward(kernel, *tensors, MULTIPLIER, chunk, ROWS=4, BLOCK=128)
+    puzzles.launch_whole_backward(kernel, grad, out, grad_x, grad_y, sums, MULTIPLIER, chunk, ROWS=4, BLOCK=128)
     grid = (cdiv(columns, TILE["BLOCK"]), 1)
     add_up[grid](sums, grad_bias, len(sums), len(sums), COLUMNS=columns, **TILE)
     return grad_x, grad_bias, grad_y
