@@ -8,7 +8,8 @@ B rows, F sparse features (one embedding table each), D the embedding width. The
 models/dlrm.py; the initial weights and the order of the interaction are those of facebookresearch/dlrm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,11 @@ from model.hashing import Hash, ModulusHash, SortedHash, make_hash
 from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
 
 
+def modulus_rows(ids: Tensor, moduli: Tensor) -> Tensor:
+    """The rows that ids int64 [B, F] stand for, as each ModulusHash says. moduli: int64 [F]."""
+    return (ids + 1) % moduli
+
+
 class SparseArch(nn.Module):
     """Hash and embedding table for each of F features: ids → [B, F, D].
 
@@ -35,6 +41,8 @@ class SparseArch(nn.Module):
     does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`, and with
     fused kernels, whose tables have no gradient, `FusedTables`. tables: in their place, and then none are made.
     """
+
+    modulus_rows = staticmethod(modulus_rows)  # or the same compiled: `hashing_by`
 
     def __init__(
         self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None,
@@ -87,7 +95,7 @@ class SparseArch(nn.Module):
     def rows(self, sparse: Tensor) -> Tensor:
         """The rows of `BatchedTables` that the ids of int64 [B, columns ≥ F] stand for: int64 [B, F]."""
         if isinstance(self.hashes[0], ModulusHash):
-            return (sparse[:, : len(self.hashes)] + 1) % self.moduli  # as each ModulusHash does
+            return self.modulus_rows(sparse[:, : len(self.hashes)], self.moduli)
         return torch.stack([hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)], dim=1)
 
     def rows_of_bags(self, sparse: Tensor, offsets: Tensor, batch_size: int) -> tuple[list[Tensor], list[int]]:
@@ -119,6 +127,19 @@ class SparseArch(nn.Module):
             shape = "decreasing numbers" if falls else f"{bounds[0]} … {bounds[-1]}"
             raise ValueError(f"offsets: expected 0 … {values.numel()} (the number of ids), never falling, got {shape}")
         return bounds
+
+
+@contextmanager
+def hashing_by(model: nn.Module, rows: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Within it the model's SparseArches call this in `modulus_rows`' place."""
+    arches = [module for module in model.modules() if isinstance(module, SparseArch)]
+    for arch in arches:
+        arch.modulus_rows = rows
+    try:
+        yield
+    finally:
+        for arch in arches:
+            del arch.modulus_rows
 
 
 class DLRM(nn.Module):

@@ -1,6 +1,6 @@
 """A training step, and the same step as one CUDA graph."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from data.ahead import one_ahead
 from kernels import machine, runtime
 from model.config import Precision
 from model.device import autocast, pinned, to
+from model.dlrm import hashing_by, modulus_rows
 from model.optimizers import Optimizers, fusing_gradients
 from model.tables import sorting_ahead
 
@@ -78,24 +79,31 @@ def make_step(
     device: torch.device,
     precision: Precision = Precision.FP32,
     cuda_graph: bool = False,
-    updates_beside: bool = False,
+    updates_beside: Collection[str] = (),
 ) -> Callable[..., Tensor]:
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
 
     A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
     (`fusing_gradients`), its forward in one kernel where that takes the model (`fused.trains_whole`). Where
-    torch.compile runs it has loss and gradient from one kernel, made at the first step, in some seconds; a batch of
-    another size has them from eager's. updates_beside: the tables' update is a branch of the graph, too, beside what
-    follows their gradient: the bottom MLP's chain, the MLPs' gradients and update.
+    torch.compile runs it has loss and gradient from one kernel, and the ids' rows by their moduli from another, made at
+    the first step, in some seconds; a batch of another size has them from eager's. updates_beside: of "tables" and
+    "mlps", the parts of the optimizer whose updates are branches of the graph, too, each beside what follows its
+    gradient: the tables' beside the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's
+    backward and the bottom's.
     """
     if cuda_graph:
-        of_loss = None if why_not_compiled() else torch.compile(loss_and_gradient)
+        tables_beside, mlps_beside = (part in updates_beside for part in ("tables", "mlps"))
+        functions = loss_and_gradient, modulus_rows
+        of_full = functions if why_not_compiled() else tuple(torch.compile(function) for function in functions)
 
         def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
-            with sorting_ahead(model, updates_beside), fusing_gradients(optimizer):
-                own = of_loss if len(labels) == rows else None
-                return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=own)
+            of_loss, of_rows = of_full if len(labels) == rows else functions
+            with (
+                sorting_ahead(model, tables_beside), fusing_gradients(optimizer, mlps_beside),
+                hashing_by(model, of_rows),
+            ):
+                return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=of_loss)
 
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
 

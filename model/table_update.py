@@ -55,7 +55,7 @@ class TableUpdate:
         """Forget what was looked up; there is no other gradient."""
         self.tables.looked_up.clear()
         self.tables.gradient_event = None
-        self.tables.join_branches()
+        self.tables.branches.join()
         self.tables.in_eval = False
 
     @torch.no_grad()

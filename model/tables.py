@@ -9,7 +9,7 @@ All draw the same weights from the same seed, and each loads the state_dict of t
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 import kernels
 from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
+from model.branches import Branches
 
 
 class BatchedTables(nn.Module):
@@ -108,8 +109,7 @@ class FusedTables(BatchedTables):
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
         self.looked_up: list[LookUp] = []
-        # Branches of a capture that nobody has joined yet, each with what must not be freed before.
-        self.branches: list[tuple[torch.cuda.Stream, object]] = []
+        self.branches = Branches()
         self.gradient_event: torch.cuda.Event | None = None  # of the last gradient, where the update is a branch
         self.in_eval = False  # whether some were looked up in eval() where a gradient is recorded, since the last step
 
@@ -191,43 +191,22 @@ class FusedTables(BatchedTables):
         it: it runs where forward and backward, of a higher priority (`GraphedStep`), leave multiprocessors free."""
         if not torch.cuda.is_current_stream_capturing():
             return self._sorted(rows, offsets)
-        stream = torch.cuda.Stream(priority=0)  # the lowest
-        stream.wait_stream(torch.cuda.current_stream())
-        self.branches.append((stream, None))
-        with torch.cuda.stream(stream):
+        with self.branches.begun_at(torch.cuda.current_stream().record_event()):
             return self._sorted(rows, offsets)
 
     def _sorted(self, rows: Tensor, offsets: Tensor | None) -> tuple[Tensor, ...]:
         backend = beside("cuda", self.weight)
         return embedding_bags_sort(rows, self.row_offsets, offsets, len(self.weight), backend=backend)
 
-    def join_branches(self) -> None:
-        """Have the current stream wait for the branches of `_sort_ahead` and `updating`."""
-        while self.branches:
-            torch.cuda.current_stream().wait_stream(self.branches[-1][0])
-            self.branches.pop()
-
     @contextmanager
     def updating(self, looked_up: object) -> Iterator[None]:
         """Within it the current stream has the ids sorted, and all gradients. Where the update is a branch that is one
         of its own, which waits for nothing behind the last gradient: gradients of the MLPs, and their update.
-
-        looked_up: what the update reads, kept until `join_branches`, for what else allocates on the step's stream is
-        not to have its memory.
-        """
+        looked_up: what the update reads."""
         event, self.gradient_event = self.gradient_event, None
-        if event is None:
-            self.join_branches()
+        with self.branches.begun_at(event, looked_up) if event else nullcontext():
+            self.branches.join()
             yield
-            return
-        stream = torch.cuda.Stream(priority=0)  # the lowest
-        stream.wait_event(event)
-        with torch.cuda.stream(stream):
-            try:
-                self.join_branches()
-                yield
-            finally:
-                self.branches.append((stream, looked_up))
 
 
 class _Interaction(torch.autograd.Function):
@@ -276,7 +255,7 @@ def sorting_ahead(model: nn.Module, updates_beside: bool = False) -> Iterator[No
         for one in tables:
             one.sorts_ahead = one.updates_beside = False
             one.gradient_event = None
-            one.join_branches()
+            one.branches.join()
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

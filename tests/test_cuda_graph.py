@@ -1,13 +1,14 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
 import json
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fake_streams import FakeGraph, install
 
 import kernels
 from data.criteo import SPARSE
@@ -16,6 +17,7 @@ from model import step as stepping
 from model import tables as tables_module
 from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.device import settings
+from model.dlrm import modulus_rows
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
 from model.table_update import TableUpdate
@@ -38,51 +40,11 @@ def batches(steps: int = STEPS):
 # The order of events, with a graph that calls again what was called while it was captured
 
 
-class FakeGraph:
-    capturing: "FakeGraph | None" = None
-
-    def replay(self) -> None:
-        self.work()
-
-
 @pytest.fixture
 def fake_cuda(monkeypatch) -> list[str]:
     """torch.cuda without a GPU; the list says what was done on the captured stream."""
-    done = []
-
-    class Stream:
-        def wait_stream(self, other: "Stream") -> None:
-            done.append(f"{self.name} waits for {other.name}")
-
-        def wait_event(self, event: str) -> None:
-            done.append(f"{self.name} waits for {event}")
-
-        def record_event(self) -> str:
-            done.append(f"event on {self.name}")
-            return "the event"
-
-        def __init__(self, *_, name: str = "side", priority: int = 0):
-            self.name = name
-
-    @contextmanager
-    def graph(captured: FakeGraph, *, stream: Stream, capture_error_mode: str):
-        done.append(f"capture on {stream.name}")
-        FakeGraph.capturing = captured
-        yield
-        FakeGraph.capturing = None
-
-    @contextmanager
-    def stream(chosen: Stream):
-        done.append(f"on {chosen.name}")
-        yield
-
-    here = Stream(name="current")
-    fakes = {"Stream": Stream, "stream": stream, "graph": graph, "CUDAGraph": FakeGraph}
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: here)
     monkeypatch.setattr(stepping, "pinned", lambda tensor: tensor)
-    return done
+    return install(monkeypatch)
 
 
 def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
@@ -156,7 +118,7 @@ def test_what_a_replay_writes_has_a_new_version(fake_cuda):
 
 def trained(
     rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model,
-    precision=Precision.FP32, beside=False,
+    precision=Precision.FP32, beside=(),
 ):
     """(losses of STEPS steps, model, optimizers, step)"""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
@@ -196,7 +158,8 @@ def capturing(fake_cuda, monkeypatch) -> list[str]:
     return fake_cuda
 
 
-BRANCH, JOINED = ["side waits for current", "on side"], "current waits for side"
+BRANCH = ["event on current", "side waits for the event", "on side"]
+JOINED = "current waits for side"
 
 
 @pytest.mark.parametrize("look_ups", [1, 2])
@@ -219,7 +182,7 @@ def test_ids_sorted_on_a_branch_are_waited_for_and_taken(capturing, monkeypatch,
             gradient, sorted_ids = torch.randn(6, 2, 4), tables._sort_ahead(rows, None) if ahead else None
             tables.looked_up.append(LookUp(rows, None, gradient, versions_of(rows, None), sorted_ids))
         update.step()
-        assert tables.branches == []
+        assert not tables.branches
         weights.append(tables.weight)
     assert torch.equal(*weights)
     assert taken == [None, sorted_ids if look_ups == 1 else None]
@@ -269,11 +232,11 @@ def test_an_update_beside_waits_for_the_last_gradient_alone(capturing, monkeypat
             if beside:
                 capturing.append("what follows the backward")
                 update.step()
-                ((stream, of_update),) = tables.branches
+                ((stream, of_update),) = tables.branches._open
                 assert (stream.name, of_update) == ("side", kept)
             else:
                 update.step()
-        assert (tables.branches, tables.gradient_event, tables.updates_beside) == ([], None, False)
+        assert (len(tables.branches), tables.gradient_event, tables.updates_beside) == (0, None, False)
         weights.append(tables.weight)
     assert torch.equal(*weights)
     assert capturing == [
@@ -290,7 +253,7 @@ def test_an_update_that_is_refused_leaves_no_branch(capturing):
         with pytest.raises(ValueError, match="fpga"):
             update.step()
     assert capturing[-1] == JOINED
-    assert tables.branches == []
+    assert not tables.branches
 
 
 def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
@@ -301,22 +264,25 @@ def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["", "a compiler"])
-def test_a_captured_step_sorts_ahead_and_has_a_full_batchs_loss_compiled(fake_cuda, monkeypatch, missing):
-    """of_loss by rows, and whether the tables sort within the work."""
+def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, monkeypatch, missing):
+    """Loss and hash by rows, and whether the tables sort within the work."""
     shape, seen = replace(preset("mini").model, kernels=Kernels.FUSED), []
     model = DLRM(shape)
     monkeypatch.setattr(stepping, "why_not_compiled", lambda: missing)
-    monkeypatch.setattr(torch, "compile", lambda function: "compiled")
+    monkeypatch.setattr(torch, "compile", lambda function: f"compiled {function.__name__}")
 
     def work(*batch, of_loss):
-        seen.append((len(batch[2]), of_loss, model.sparse_arch.tables.sorts_ahead))
+        seen.append((len(batch[2]), of_loss, model.sparse_arch.modulus_rows, model.sparse_arch.tables.sorts_ahead))
 
     monkeypatch.setattr(stepping, "on_the_device", work)
     step = make_step(model, make_optimizer(model, Preset(shape)), ROWS, torch.device("cpu"), cuda_graph=True)
     for rows in (ROWS, 5):
         step.work(torch.zeros(rows), torch.zeros(rows, 13), torch.zeros(rows, 4))
-    assert seen == [(ROWS, None if missing else "compiled", True), (5, None, True)]
+    eager = stepping.loss_and_gradient, modulus_rows
+    compiled = eager if missing else ("compiled loss_and_gradient", "compiled modulus_rows")
+    assert seen == [(ROWS, *compiled, True), (5, *eager, True)]
     assert not model.sparse_arch.tables.sorts_ahead
+    assert model.sparse_arch.modulus_rows is modulus_rows
 
 
 @on_gpu
@@ -382,10 +348,23 @@ def test_two_captured_runs_have_the_same_bits():
 
 @on_gpu
 @pytest.mark.parametrize("rule", FUSED)
-def test_an_update_beside_has_the_same_bits(rule):
-    behind, beside = (trained(rule, beside=beside) for beside in (False, True))
+def test_an_update_of_tables_beside_has_the_same_bits(rule):
+    behind, beside = (trained(rule, beside=beside) for beside in ((), ("tables",)))
     torch.testing.assert_close(beside[0], behind[0], rtol=0, atol=0)
     torch.testing.assert_close(dict(beside[1].state_dict()), dict(behind[1].state_dict()), rtol=0, atol=0)
+
+
+@on_gpu
+@pytest.mark.parametrize("beside", [("mlps",), ("mlps", "tables")])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_updates_of_mlps_beside_are_the_same_but_for_the_order_of_sums(optimizer, beside):
+    with settings(torch.get_num_threads(), Precision.TF32):
+        behind, ours, again = (
+            trained(FUSED[0], optimizer, precision=Precision.TF32, beside=parts) for parts in ((), beside, beside)
+        )
+    torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(ours[1].state_dict()), dict(again[1].state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(ours[0], behind[0], rtol=0, atol=1e-3)
 
 
 @on_gpu

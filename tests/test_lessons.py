@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fake_clock import Clock
@@ -121,6 +124,36 @@ def test_every_picture_is_drawn(room):
 
 def test_each_argument_is_a_pictures():
     assert set(ARGUMENTS) <= {name for room in WITH_PICTURES for name in _pictures(room)}
+
+
+def _by_constants(room: Path) -> Iterator[tuple[str, list, dict, list[np.ndarray]]]:
+    """(name, arguments, named ones, what is stored) of each picture that a cell asks for by constants, so that it shows
+    nothing but records. Those of cells that print the same everywhere are test_puzzles.py's."""
+    from test_puzzles import drawn, is_tagged
+
+    nbformat = pytest.importorskip("nbformat")
+    for cell in nbformat.read(NOTEBOOKS / f"{room.name[1:]}.ipynb", 4).cells:
+        if cell.cell_type != "code" or is_tagged(cell, "nbval-check-output"):
+            continue
+        for line in ast.parse(cell.source).body if "pictures." in cell.source else ():
+            if re.match(r"pictures\.\w+\(", ast.unparse(line)):
+                with suppress(ValueError):  # an argument is a variable
+                    named = {word.arg: ast.literal_eval(word.value) for word in line.value.keywords}
+                    yield line.value.func.attr, [*map(ast.literal_eval, line.value.args)], named, drawn(cell)[:1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", WITH_PICTURES, ids=lambda room: room.name)
+def test_a_stored_picture_shows_what_the_records_say(room):
+    """The text beside it is held to the records: a picture of older ones would contradict it."""
+    from test_puzzles import are_alike
+
+    for name, arguments, named, stored in _by_constants(room):
+        png, figure = io.BytesIO(), _pictures(room)[f"{room.name[:3]}.{name}"](*arguments, **named).figure
+        figure.savefig(png, format="png", bbox_inches="tight", dpi=100)  # as a notebook has it
+        pyplot.close(figure)
+        png.seek(0)
+        assert are_alike(stored, [pyplot.imread(png)]), f"{name}: execute its cell again"
 
 
 # ------------------------------------------------------------------------------------------------------- experiments

@@ -16,7 +16,7 @@ from model.bench.trainer import BESIDE, RATES, Trainer, noting
 from model.config import DLRMConfig, Precision, TableOptimizer
 from model.profiling.recording import step_times
 
-OURS = ("fused", "fused graph", BESIDE)
+OURS = ("fused", "fused graph", *BESIDE)
 # How far a loss or a probability may be off. TF32 has 11 bits in each factor, and another order of a sum rounds
 # otherwise.
 TOLERANCES = {Precision.FP32: 1e-4, Precision.TF32: 2e-3}

@@ -88,7 +88,7 @@ LEAST_FACTOR, MOST_MEMORY = 2.0, 1.2
 def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
     """Those of the implementations that there are for the rule on the device, the reference first."""
     peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
-    there = (*peers, "fused", *(("fused graph", BESIDE) if device.type == "cuda" else ()))
+    there = (*peers, "fused", *(("fused graph", *BESIDE) if device.type == "cuda" else ()))
     return [name for name in there if name in names]
 
 
@@ -98,7 +98,7 @@ def bench_epoch(
     """A row for each implementation: its epoch over the folder's rows, twice by turns, of which the faster counts. The
     first is the reference, and if it fails all do."""
     rows, trainers, expected, most = {}, {}, None, 0.0
-    chosen = [name for name in names_of(rule, device, names) if name not in (*PEERS[1:], BESIDE)]
+    chosen = [name for name in names_of(rule, device, names) if name not in (*PEERS[1:], *BESIDE)]
     for turn in range(2):
         for name in chosen:
             row = rows.setdefault(

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -19,7 +20,8 @@ float* buffer(int number);
 int number_of(const float* memory);
 float* allocate(long long numbers);  // what the request has left
 void clear(float* memory, long long numbers);
-void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides);
+void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides,
+          const int64_t* to_strides);
 }  // namespace watch
 
 namespace torch_on_host {
@@ -192,10 +194,33 @@ public:
         }
         return true;
     }
-    Tensor contiguous(MemoryFormat = MemoryFormat::Contiguous) const { return is_contiguous() ? *this : clone(); }
-    Tensor clone(MemoryFormat = MemoryFormat::Contiguous) const {
+    // New memory. As in PyTorch, dimensions keep the order of their strides: like a transposed tensor, it is transposed.
+    Tensor like(MemoryFormat format) const {
         Tensor made(watch::allocate(numel()), sizes());
-        watch::copy(made.memory, memory, dims, shape, step);
+        if (format == MemoryFormat::Contiguous) return made;
+        int order[8];
+        for (int at = 0; at < dims; ++at) order[at] = dims - 1 - at;
+        for (int at = 1; at < dims; ++at)
+            for (int late = at, early = at - 1; early >= 0; --early) {
+                int64_t inner = step[order[early]], outer = step[order[late]];
+                if (!inner || !outer) continue;  // of an expanded dimension nothing is known
+                if (inner < outer) break;
+                if (inner == outer && shape[order[early]] <= shape[order[late]]) continue;
+                std::swap(order[early], order[late]), late = early;
+            }
+        int64_t next = 1;
+        for (int at = 0; at < dims; ++at) {
+            made.step[order[at]] = next;
+            next *= std::max<int64_t>(shape[order[at]], 1);
+        }
+        return made;
+    }
+    Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const {
+        return is_contiguous() ? *this : clone(format);
+    }
+    Tensor clone(MemoryFormat format = MemoryFormat::Preserve) const {
+        Tensor made = like(format);
+        watch::copy(made.memory, memory, dims, shape, step, made.step);
         return made;
     }
     Tensor reshape(IntArrayRef sizes) const {
@@ -237,15 +262,16 @@ inline Tensor empty(IntArrayRef sizes, TensorOptions = {}) {
     Tensor shaped(nullptr, sizes);
     return Tensor(watch::allocate(shaped.numel()), sizes);
 }
-inline Tensor zeros(IntArrayRef sizes, TensorOptions = {}) {
-    Tensor made = empty(sizes);
+inline Tensor zeroed(Tensor made) {
     watch::clear(made.data_ptr<float>(), made.numel());
     return made;
 }
-inline Tensor empty_like(const Tensor& tensor, TensorOptions = {}) { return empty(tensor.sizes()); }
-inline Tensor empty_like(const Tensor& tensor, MemoryFormat) { return empty(tensor.sizes()); }
-inline Tensor empty_like(const Tensor& tensor, TensorOptions, MemoryFormat) { return empty(tensor.sizes()); }
-inline Tensor zeros_like(const Tensor& tensor, TensorOptions = {}) { return zeros(tensor.sizes()); }
+inline Tensor zeros(IntArrayRef sizes, TensorOptions = {}) { return zeroed(empty(sizes)); }
+inline Tensor empty_like(const Tensor& tensor, MemoryFormat format) { return tensor.like(format); }
+inline Tensor empty_like(const Tensor& tensor, TensorOptions = {}, MemoryFormat format = MemoryFormat::Preserve) {
+    return tensor.like(format);
+}
+inline Tensor zeros_like(const Tensor& tensor, TensorOptions = {}) { return zeroed(empty_like(tensor)); }
 
 }  // namespace torch
 

@@ -324,14 +324,25 @@ void clear(float* memory, long long numbers) {
     for (const Buffer& buffer : buffers)
         if (buffer.start == (char*)memory && !buffer.is_sparse()) memset(memory, 0, numbers * sizeof(float));
 }
-void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides) {
+void copy_each(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides,
+               const int64_t* to_strides) {
     if (!dims) {
         *to = *from;
         return;
     }
-    int64_t inner = 1;
-    for (int at = 1; at < dims; ++at) inner *= sizes[at];
-    for (int64_t k = 0; k < sizes[0]; ++k) copy(to + k * inner, from + k * strides[0], dims - 1, sizes + 1, strides + 1);
+    for (int64_t k = 0; k < sizes[0]; ++k)
+        copy_each(to + k * to_strides[0], from + k * strides[0], dims - 1, sizes + 1, strides + 1, to_strides + 1);
+}
+// Of a buffer that is larger than the memory, which is contiguous, the parts that are there are copied.
+void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides,
+          const int64_t* to_strides) {
+    for (const Buffer& buffer : buffers)
+        if (buffer.start == (char*)to && buffer.is_sparse()) {
+            for (const Segment& part : buffer.segments)
+                memcpy((char*)to + part.offset, (char*)from + part.offset, part.bytes);
+            return;
+        }
+    copy_each(to, from, dims, sizes, strides, to_strides);
 }
 void barrier() {
     if (alone) search.together = true, give_up();
@@ -348,6 +359,8 @@ std::string sizes(dim3 d) {
 }
 
 void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
+    if (__stop_shared_memory - __start_shared_memory > 48 * 1024)
+        finish("much", std::to_string(__stop_shared_memory - __start_shared_memory));
     std::string shape = sizes(grid) + " blocks of " + sizes(block) + " threads";
     cudaError_t error = cuda_on_host::check(nullptr, grid, block, 0);
     bool too_high = grid.y > 65535 || grid.z > 65535;

@@ -65,7 +65,10 @@ class Within:
         return Verdict(self.part, met, f"µs: {', '.join(figures)}", misses)
 
 
-TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), AnyLength(), *CALLS)
+TARGETS = (
+    Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(0.2, "eager", "uneven bags"),
+    AtMost(1.0, "eager", "backward"), AnyLength(), *CALLS,
+)  # fmt: skip
 
 
 def _offsets(heights: tuple[int, ...], like: Tensor) -> Tensor:
@@ -92,17 +95,20 @@ def _single(heights: tuple[int, ...], rows: int, zipf: float, prepared: dict | N
     return inputs
 
 
-def lengths(rows: int) -> Tensor:
-    """The lengths of a feature's bags, a Zipf distribution's of mean 5, the same for each feature and set, so that a
-    peer that takes a table at a time knows where its ids begin; in which order they come is drawn."""
+def lengths(rows: int, uneven: bool = False) -> Tensor:
+    """The lengths of a feature's bags, a Zipf distribution's of mean 5 (uneven: one of 40 ids for seven empty ones),
+    the same for each feature and set, so that a peer that takes a table at a time knows where its ids begin; in which
+    order they come is drawn."""
+    if uneven:
+        return torch.where(torch.arange(rows) % 8 == 0, 40, 0)
     top, power = 31.0, -0.5
     quantiles = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
     return (1 + quantiles * (top**power - 1)).pow(1 / power).long()
 
 
-def _ragged(heights: tuple[int, ...], rows: int, zipf: float, prepared: dict | None) -> Callable:
+def _ragged(heights: tuple[int, ...], rows: int, zipf: float, prepared: dict | None, uneven: bool = False) -> Callable:
     def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
-        of_bags = lengths(rows).to(tables.device)
+        of_bags = lengths(rows, uneven).to(tables.device)
         drawn = [of_bags[draw(rows).argsort()] for _ in heights]
         offsets = torch.cat([row_offsets[:1], torch.cat(drawn).cumsum(0)])
         count = int(of_bags.sum())
@@ -121,9 +127,9 @@ def _table_by_table(heights: tuple[int, ...]) -> Callable:
     return look_up
 
 
-def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
+def _bag_by_bag(heights: tuple[int, ...], rows: int, uneven: bool) -> Callable:
     """nn.EmbeddingBag's operator a table; where a table's ids begin is known outside the timing."""
-    count = int(lengths(rows).sum())
+    count = int(lengths(rows, uneven).sum())
 
     def look_up(tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
         pooled = []
@@ -165,14 +171,15 @@ def _cell(
     heights: tuple[int, ...] = HEIGHTS, **more,
 ) -> Cell:
     zipf = ZIPF if ids == "zipf" else 0.0
-    ragged = part == "ragged"
+    uneven = part == "uneven bags"
+    ragged = part == "ragged" or uneven
     backward = part == "backward"
     # The dense gradient is written, once; the rows are not read for it, and what comes in is as large as the output.
     gradient = FEATURES * rows * (width * 4 + 8) + sum(heights) * width * 4
     capped = tuple(min(height, MOST_ROWS) for height in heights)
     smaller = functools.partial(_cell, part, rows, width, ids, names, capped, **more)
     prepared = {}
-    draws = _ragged if ragged else _single
+    draws = functools.partial(_ragged, uneven=uneven) if ragged else _single
     kind = "all rows" if heights == HEIGHTS else f"at most {max(heights):,} rows a table"
     cell = Cell(
         OP, part, "backward" if backward else "functional",
@@ -180,7 +187,7 @@ def _cell(
         shared=_shared(heights, width),
         inputs=draws(heights, rows, zipf, None),
         implementations=_implementations(
-            _bag_by_bag(heights, rows) if ragged else _table_by_table(heights), names, prepared
+            _bag_by_bag(heights, rows, uneven) if ragged else _table_by_table(heights), names, prepared
         ),
         bytes=gradient if backward else forward_bytes,
         smaller=lambda: smaller() if capped != heights else None,
@@ -213,8 +220,8 @@ def _lengths() -> Lengths:
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
-    """Cells by part: one id a feature against the bytes, ragged bags against nn.EmbeddingBag, the dense gradient, the
-    calls' cost, where the number of ids is another one each time too."""
+    """Cells by part: one id a feature against the bytes, ragged bags and uneven ones against nn.EmbeddingBag, the
+    dense gradient, the calls' cost, where the number of ids is another one each time too."""
     # Compiling 26 look-ups takes longer than measuring them: the peer is compiled for the cells that texts speak of.
     tbe = (fbgemm.NAME,)
     ours = tuple(name for name in NAMES if name != "torch.compile")
@@ -230,6 +237,7 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
     yield _cell("bandwidth", 8192, 128, "uniform", (*ours, *tbe), CAPPED)
     for rows in (2048, 16384):
         yield _cell("ragged", rows, 16, "zipf", (*names, *tbe))
+    yield _cell("uneven bags", 16384, 16, "zipf", (*ours, *tbe))
     yield _cell("backward", 16384, 16, "uniform", names, SMALL)
     labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
     yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))

@@ -26,13 +26,14 @@ MOVED = "PackedMLP: a parameter was moved or frozen since it was laid out; make 
 
 
 class Operands(NamedTuple):
-    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; and x's version, which is the
-    caller's to write to."""
+    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; x's version, which is the caller's
+    to write to; and where in a capture they are there, if asked for (`PackedMLP.marks_operands`)."""
 
     x: Tensor
     layer_values: Tensor
     layer_grads: Tensor
     version: int
+    event: torch.cuda.Event | None = None
 
 
 class PackedMLP:
@@ -51,7 +52,8 @@ class PackedMLP:
 
     Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
     leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad, and
-    they live, x among them, which nobody may change.
+    they live, x among them, which nobody may change. Where `marks_operands` is set too, a backward that is captured
+    leaves an event with them, for a step on a branch of the graph.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -75,7 +77,7 @@ class PackedMLP:
         self._shown: list[Tensor] = []
         self._shown_at: list[int] = []
         self._shown_of: Tensor | None = None
-        self.leaves_operands = False
+        self.leaves_operands = self.marks_operands = False
         self.operands: Operands | None = None
         own = weakref.ref(self)  # or the buffer's hooks would keep it
         self.buffer.register_hook(lambda _: None if own() is None else own()._gather())
@@ -125,6 +127,7 @@ class PackedMLP:
         computed it."""
         x = autocast(x)
         options = activation, final_activation, precision_of(x)
+        backend = backend_of(x.shape[0], self.widths, x.dtype, precision_of(x), x.device, backend)
         arguments = x, self.buffer, self.widths, *options, True
         leaves = known is not None or self.leaves(x)
         if leaves and not known:
@@ -170,6 +173,12 @@ class PackedMLP:
                 "the update has one call of the MLP and one backward"
             )
         self.operands = operands
+
+    def mark(self) -> torch.cuda.Event | None:
+        """An event of the current stream, where a capture is to have one."""
+        if self.marks_operands and torch.cuda.is_current_stream_capturing():
+            return torch.cuda.current_stream().record_event()
+        return None
 
     def check_operands(self) -> None:
         """Raise RuntimeError unless they are the whole gradient still, of parameters that lie in the buffer."""
@@ -272,7 +281,7 @@ class _LeavingOperands(torch.autograd.Function):
         grad_x, layer_grads = update.CHAIN.call("triton", grad_out, buffer, layer_values, out, *ctx.options, columns)
         _, (accumulates, _) = ctx.next_functions  # x's and the buffer's
         if torch._C._will_engine_execute_node(accumulates):  # not in a backward of x alone
-            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version))
+            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version, ctx.mlp.mark()))
         return None, None, grad_x if needs_x else None, None, None, None, None
 
 
@@ -342,7 +351,7 @@ def _taken(
         else:
             groups.append([mlp])
     for group in groups:
-        *operands, _ = (list(of_all) for of_all in zip(*(mlp.operands for mlp in group), strict=True))
+        operands = [list(of_all) for of_all in zip(*(mlp.operands[:3] for mlp in group), strict=True)]
         yield group, operands, " ".join([mlp.widths for mlp in group])
         for mlp in group:
             mlp.operands = None
@@ -377,11 +386,20 @@ def is_packed(
     With 16,384 rows the one kernel's step is the GPU's already, and a faster host would have the other one done before.
     The limit is half of that.
     """
-    if backend == "auto" and device.type == "cuda" and choice.is_full_float32(dtype, precision):
-        chosen = choice.kernel_of(rows, widths, dtype, precision, True, device)
+    chosen = backend_of(rows, widths, dtype, precision, device, backend)
+    if chosen != backend:
         products = rows * sum(layer.inputs * layer.outputs for layer in packing.layers(widths))
         return chosen != "eager" and products <= MOST_PRODUCTS[chosen]
     return is_chosen(rows, widths, dtype, precision, True, device, backend)
+
+
+def backend_of(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, device: torch.device, backend: str
+) -> str:
+    """What computes a PackedMLP's call: in full float32 "auto" is the faster kernel, where OP's is eager."""
+    if backend == "auto" and device.type == "cuda" and choice.is_full_float32(dtype, precision):
+        return choice.kernel_of(rows, widths, dtype, precision, True, device)
+    return backend
 
 
 def _has_several_processes() -> bool:

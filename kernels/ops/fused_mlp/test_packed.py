@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import distributed, nn
+from torch._subclasses import FakeTensorMode
 
 from ... import fused_mlp, pack_mlp, runtime
 from ...check.contract import DEVICE
@@ -149,6 +150,21 @@ def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch,
     assert asked == [(rows, widths, torch.float32, "ieee", True, gpu)]
     assert is_packed(10 * rows, widths, torch.float32, "tf32", gpu, "auto") is (backend != "eager")
     assert not is_packed(rows, widths, torch.float32, "ieee", torch.device("cpu"), "auto")
+
+
+@pytest.mark.parametrize("backend", ["cuda", "triton", "eager"])
+def test_full_float32_is_computed_by_the_kernel_that_is_packed_asked_for(monkeypatch, backend):
+    """OP's own "auto" is eager there: a step that waits for the host took half as long again as PyTorch's."""
+    called, packed = [], PackedMLP(layers())
+    with FakeTensorMode():
+        x = torch.empty(3, 13, device="cuda")
+    monkeypatch.setattr(f"{MODULE}.autocast", lambda _: x)
+    monkeypatch.setattr(f"{MODULE}.precision_of", lambda _: "ieee")
+    monkeypatch.setattr(choice, "kernel_of", lambda *arguments: backend)
+    monkeypatch.setattr(OP, "call", lambda *arguments: called.append(arguments) or (packed.buffer, packed.buffer))
+    packed(x)
+    packed(x, backend="triton")
+    assert [arguments[0] for arguments in called] == [backend, "triton"]
 
 
 @pytest.mark.parametrize(

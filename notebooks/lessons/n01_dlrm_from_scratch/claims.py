@@ -153,9 +153,9 @@ claim(
 claim("01", "The two `cat`s move the most bytes, and they compute nothing.", _cats)
 claim(
     "01",
-    "Our CUDA kernel is {0:.1f} times as fast as eager. Bytes are {1:.1f} of the {0:.1f}; the rest is that eager's "
-    "kernels also move them more slowly. But bytes are not all: our Triton kernel moves as few, and is only {2:.1f} "
-    "times as fast as eager.",
+    "Our CUDA kernel is {:.1f} times as fast as eager. Fewer bytes give a factor of {:.1f}. The rest is the rate: "
+    "eager's kernels move their bytes more slowly. But bytes are not all: our Triton kernel moves as few, and is only "
+    "{:.1f} times as fast as eager.",
     _interaction,
 )
 claim("01", "Called from Python, as you would call it, even a smaller model takes more than a thousand.", _called)

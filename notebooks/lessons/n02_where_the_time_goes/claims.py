@@ -269,14 +269,14 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and ends before the next launch. "
-    "Then the queue is empty.",
+    "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and ends before the next launch, "
+    "so the queue is empty once more.",
     lambda: _waits()[:2],
 )
 claim(
     NOTEBOOK,
-    "There a kernel waits for up to {:.0f} µs, because others are ahead of it. The host goes on launching meanwhile, "
-    "and the GPU catches up later.",
+    "There a kernel waits for up to {:.0f} µs, because others are ahead of it, while the host goes on launching and "
+    "the GPU catches up later.",
     lambda: _waits()[2:],
 )
 claim(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lessons.n04_torch_compile import recorded
 from lessons.shared.claim import claim
-from lessons.shared.records import device, sms
+from lessons.shared.records import Record, device, sms
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "04_torch_compile.ipynb"
 say = partial(claim, "04")
@@ -80,28 +80,16 @@ def _us(setting: str, what: str = "inference", model: str = "look-ups", tables: 
 
 def _nine() -> tuple:
     record = recorded.COMPILE_TIMES.with_part("look_ups")
-    assert record.head("torch").startswith("2.11"), "raised is one option there"
     for tables, launched in ((8, 1), (9, 9), (26, 26)):
         labels = {"model": "look-ups", "tables": tables, "what": "inference"}
-        for setting in ("default", "raised"):
-            assert record.one("look_ups", setting=setting, **labels)["launches"] == launched
+        assert record.one("look_ups", setting="default", **labels)["launches"] == launched
     assert 2 < _us("default", tables=9) / _us("default", tables=8) < 3
-    return ()
-
-
-def _fewer_in_training() -> tuple:
-    """One kernel, in place of one a table, for 9 tables or 26."""
-    record = recorded.COMPILE_TIMES.with_part("look_ups")
-    for tables in (9, 26):
-        labels = {"model": "look-ups", "tables": tables, "what": "training"}
-        counts = {name: record.one("look_ups", setting=name, **labels)["launches"] for name in ("default", "raised")}
-        assert counts["raised"] < counts["default"]
     return ()
 
 
 def _combo() -> tuple:
     """The whole DLRM in percent of the default's time, in inference and in training: the best setting of both."""
-    settings = "default", "raised", "force_pointwise_cat", "combo_kernels"
+    settings = "default", "force_pointwise_cat", "combo_kernels"
     for what in ("inference", "training"):
         assert round(_us("default", what) / _us("combo_kernels", what)) == 4
         for model, tables in (("look-ups", 9), ("look-ups", 26), ("DLRM", 26)):
@@ -115,6 +103,12 @@ def _one_tensor() -> tuple:
     for what in ("inference", "training"):
         assert 0.4 < _us("one tensor", what) / _us("combo_kernels", what) < 0.55
     return ()
+
+
+def _without_hash() -> tuple:
+    """µs of the 26 look-ups of 2048 rows that 17 times: with combo_kernels, and in one tensor."""
+    names = "combo_kernels, side by side", "torch.compile, one tensor"
+    return tuple(Record("lecture_17").us("ways", size=2048, name=name) for name in names)
 
 
 def _eight_in_one() -> tuple:
@@ -217,19 +211,19 @@ say(
     "beat one.",
     _forced,
 )
-say("316 instructions for each of {:,} elements take {:.1f} µs, nearly as long as all of `combo_kernels`.", _issued)
+say("316 instructions for each of {:,} elements take {:.1f} µs, nearly as long as all of `combo_kernels`:", _issued)
 say(
     "In inference, the default takes more than twice as long for 9 tables as for 8, because nine launches replace "
-    "one. `raised` launches as many kernels as the default.",
+    "one.",
     _nine,
 )
-say("In training it launches fewer.", _fewer_in_training)
 say(
-    "From 9 tables on, `combo_kernels` is the fastest setting. With it, 26 look-ups take a quarter of the default's "
+    "From 9 tables on, `combo_kernels` is the fastest option. With it, 26 look-ups take a quarter of the default's "
     "time. The whole DLRM takes {:.0f} % of the default's time in inference, and {:.0f} % in training.",
     _combo,
 )
 say("One tensor takes about half of the time with `combo_kernels` for 26 tables.", _one_tensor)
+say("look-ups without the hash take {:.1f} µs with `combo_kernels` and {:.1f} in one tensor.)", _without_hash)
 say("8 tables in inference take {:.1f} µs, and 9 take {:.1f}.", _eight_in_one)
 say(
     "On an H200, compiling `main` pays off after {:,} steps from a cold start, and after {:,} from a warm one.", _pays

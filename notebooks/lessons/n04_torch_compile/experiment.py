@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from data.synthetic import SyntheticConfig
 from kernels import inductor, runtime
 from kernels.measure import records
-from lessons.n04_torch_compile.look_ups import FORCED, RAISED, LookUps, OneTensor
+from lessons.n04_torch_compile.look_ups import FORCED, LookUps, OneTensor
 from lessons.shared.dlrm import DLRM
 from lessons.shared.experiment import Experiment, Way
 from model.profiling.recording import WARM_UP, step_times, today
@@ -53,11 +53,7 @@ OPTIONS: dict[str, dict] = {
     "min_overlap_ratio": {"min_overlap_ratio": 0.0},
     "both": COMBO | {"min_overlap_ratio": 0.0},
 }
-# unchecked: no assertion, before a look-up, that its row is one of the table's.
-SETTINGS: dict[str, dict] = {
-    "default": {}, "raised": RAISED, "raised, unchecked": RAISED | {"assert_indirect_indexing": False},
-    "combo_kernels": COMBO, "force_pointwise_cat": FORCED,
-}
+SETTINGS: dict[str, dict] = {"default": {}, "combo_kernels": COMBO, "force_pointwise_cat": FORCED}
 ONE_TENSOR = "one tensor"
 
 

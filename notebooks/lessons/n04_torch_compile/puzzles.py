@@ -49,7 +49,7 @@ def _same(what: str, got: object, expected: Tensor, hint: str) -> None:
         at = tuple(wrong.nonzero()[0].tolist())
         want, have = expected[at].item(), got.detach()[at].item()
         if torch.allclose(got.detach().to(expected.dtype), expected, rtol=1e-2, atol=1e-3):
-            hint = "Every element is nearly right. Some step on the way rounds to half precision or bfloat16."
+            hint = "Every element is nearly right. Does a step round to half precision, or add a small number?"
         raise AssertionError(f"{what}: at {at} expected {want:.6g}, got {have:.6g}\nHint: {hint}")
 
 

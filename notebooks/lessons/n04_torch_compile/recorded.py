@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lessons.n04_torch_compile.experiment import FOLDER, ONE_TENSOR
+from lessons.n04_torch_compile.experiment import FOLDER
 from lessons.shared.records import Record
 from model.profiling.tables import TRACES
 
@@ -96,18 +96,13 @@ def pays(model: str) -> Pays:
     return Pays(cold, warm, *(float(value) for value in np.quantile(eager - compiled, (0.2, 0.5, 0.8))))
 
 
-def show_look_ups(*settings: str) -> None:
-    """Print what was recorded of 8, 9 and 26 look-ups, a line a direction: µs and launches by these settings. None: of
-    a DLRM with most of them too, and by all but one tensor, which is the answer to the puzzle behind it."""
+def show_look_ups() -> None:
+    """Print what was recorded of 8, 9 and 26 look-ups, and of a DLRM with most of them, a line a direction: µs and
+    launches by each setting."""
     record = COMPILE_TIMES.with_part("look_ups")
     rows = record.rows("look_ups")
-    if settings:
-        rows = rows[rows["setting"].isin(settings) & (rows["model"] == "look-ups")]
-    else:
-        rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked, a bad id reads anything
-        rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
-    settings = settings or tuple(dict.fromkeys(rows["setting"]))
-    widths = {name: max(16, len(name) + 2) for name in settings}
+    rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
+    widths = {name: max(16, len(name) + 2) for name in rows["setting"].unique()}
     print(f"RECORDED, µs of a CUDA graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
     print(f"{'':30}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for (model, tables, what), group in rows.groupby(["model", "tables", "what"], sort=False):

@@ -192,7 +192,7 @@ for name, which in {
     "as one graph": GRAPHED,
 }.items():
     say(f"| {name} | {{:.0f}} | {{:.2f}} | {{:.2f}} |", partial(_row, which))
-say("The kernels take as long as before. Only the time between them has shrunk.", _time_between)
+say("The kernels take as long as before, and only the time between them has shrunk.", _time_between)
 say(
     "In the stored run, on an H200, a step takes {:.2f} ms as a graph. What is left is the kernels' own time: notebook "
     "02 found {:.2f} ms of it in such a step.",

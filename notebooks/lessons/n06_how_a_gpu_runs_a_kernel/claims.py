@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from functools import partial
 
 from lessons.n06_how_a_gpu_runs_a_kernel import recorded
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import PER_SM, TILE, Sizes
 from lessons.n06_how_a_gpu_runs_a_kernel.recorded import ROOFS, copy_gb, in_flight, latency_ns, product, stride_gb
-from lessons.shared.claim import claim
+from lessons.shared.claim import claim, printed
 from lessons.shared.occupancy import PROGRAMS, REGISTERS, THREADS
 from lessons.shared.records import (
     GPU,
@@ -160,6 +161,23 @@ def _begin_no_faster() -> tuple:
     return ()
 
 
+def _here(cell_id: str, what: str) -> float:
+    """What a cell of the stored run printed behind `Here`, in the line that begins so."""
+    output = printed(NOTEBOOK, cell_id, on="NVIDIA H200")
+    return float(re.search(rf"^{what} .*Here: ([\d,.]+)\.$", output, re.M)[1].replace(",", ""))
+
+
+def _agrees() -> tuple:
+    """Waiting programs do not make the loop faster, one program per tile does; idle ones begin as those that copy."""
+    loop = _here("cell-33", "BLOCK 512, 16 programs on each SM")
+    waiting, tiles = (_here("cell-35", f"BLOCK 512, {how}") for how in ("64 programs on each SM", "a program for each"))
+    assert abs(waiting / loop - 1) < LEAST - 1
+    assert tiles > LEAST * max(waiting, loop)
+    copies = _here("cell-35", "BLOCK 128, a program for each tile") / (8 * 128)
+    assert f"{_here('cell-35', '524,288 programs that copy nothing'):.1f}" == f"{copies:.1f}"
+    return ()
+
+
 def _step_3() -> tuple:
     four, eight = copy_gb(512, 16), copy_gb(1024, 16)
     assert eight < LEAST * four, "then eight bring something more"
@@ -246,6 +264,7 @@ said(
 )
 said("With `BLOCK` 256 programs begin at the same rate, although each moves twice the bytes.", lambda: _begins()[:0])
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
+said("In all of this the stored run, on an H200, agrees with the H100.", _agrees)
 said("On an SM, the warps go from {} down to {}.", _same_bytes)
 said(
     "With a sixteenth of the warps, the copy still reaches {:.0f} % of the rate.",
@@ -305,7 +324,11 @@ def _orders() -> tuple:
     record = GPU.with_part("order")
     cases = [(order, size) for order in ("own", "in step") for size in (8, 32)]
     us = {(order, size): record.us("order", order=order, size=size * MIB) for order, size in cases}
-    return tuple(100 * (1 - us[order, 8] / us[order, 32]) for order in ("own", "in step"))
+    falls = tuple(100 * (1 - us[order, 8] / us[order, 32]) for order in ("own", "in step"))
+    for order, fall in zip(("own", "in step"), falls, strict=True):
+        small, large = (_here("cell-44", f"{size} MiB, {order}") for size in (8, 32))
+        assert abs(100 * (1 - large / small) - fall) < 2
+    return falls
 
 
 def _shared() -> tuple:
@@ -346,7 +369,9 @@ said(
     "In 8 MiB they leave almost nothing to share, so a larger buffer should hardly be slower.",
     _own_order,
 )
-said("On the H100 the rate falls by {:.0f} %, in step by {:.0f} %.", _orders)
+said(
+    "On the H100 the rate falls by {:.0f} %, in step by {:.0f} %, and on the stored run's H200 by as much.", _orders
+)
 said(
     "In 2 MiB, where programs read together in either order, the SMs got twice as many sectors as the L2 served:",
     _shared,
@@ -408,7 +433,7 @@ said("We began with a thirteenth of PyTorch's rate", _thirteenth)
 said("Its newest record, of 1 GiB, is {:.0f} GB/s:", lambda: (pytorch(),))
 said("Smaller copies are slower, as one of {:.0f} MB at {:.0f} GB/s,", _smaller_copy)
 said("reads alone reach {:.1f} TB/s.", lambda: (memory_tb_per_s(),))
-said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
+said("and have {:.0f} % of it,", lambda: (100 * copy_gb(512, 0) / pytorch(),))
 said(
     "At the idle latency, {:.1f} KB in flight on each SM would do for PyTorch's rate. Under load it takes {:.0f} to "
     "{:.0f} KB,",

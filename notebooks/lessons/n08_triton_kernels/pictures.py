@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lessons.n08_triton_kernels import recorded
-from lessons.n08_triton_kernels.experiment import SHAPES
 from lessons.shared.picture import BLUE, IDLE, NEEDED, ORANGE, OTHER, RECORDED, RED, draw_box, open_panels, panels
 from lessons.shared.records import ADD_MUL_ACTIVATION, yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -38,34 +36,28 @@ def draw_edge(*counts: int, lanes: int = 8) -> Figure:
     return figure
 
 
-def draw_last(shape: str = "even", dtype: str = "float32", here: Mapping[str, float] | None = None) -> Figure:
-    """sigmoid by the lesson's last kernel, the library's, torch.compile and eager; the bytes' time as a line. here: µs
-    on this machine, in the place of the record's, a copy of as many bytes included."""
+def draw_last(here: Mapping[str, float] | None = None) -> Figure:
+    """sigmoid in float32 at the even size by the lesson's last kernel, the library's, torch.compile and eager; the
+    bytes' time as a line. here: µs on this machine, in the place of the record's, a copy of as many bytes included."""
     names = {"yours, or the answer": "two ways", "the library": "the op"}
     names |= {name: name for name in ("torch.compile", "eager")}
-    by_label = {label: recorded.find("step", name=name, shape=shape, dtype=dtype) for label, name in names.items()}
-    bars = here or {label: row["us_p50"] for label, row in by_label.items() if row is not None}
-    line = ("the bytes at the copy's rate", recorded.bytes_us(dtype, shape))
+    found = {label: recorded.find("step", name=name, shape="even", dtype="float32") for label, name in names.items()}
+    bars = {label: row["us_p50"] for label, row in found.items() if row is not None}
+    label, line = "the bytes at the copy's rate", recorded.bytes_us()
     if here:
-        line, bars = ("a copy of as many bytes", here["a copy"]), {k: us for k, us in here.items() if k != "a copy"}
+        label, line = "a copy of as many bytes", here["a copy"]
+        bars = {name: us for name, us in here.items() if name != "a copy"}
     figure, ax = open_panels((9, 2))
-    _draw_bars(ax, bars, *line)
-    rows, columns = SHAPES[shape]
-    ax.set_title(f"{rows} × {columns}, {dtype}" + (", this machine" if here else f" ({RECORDED})"), size=9)
-    return figure
-
-
-def _draw_bars(ax: Axes, bars: Mapping[str, float], line: str, bytes_us: float) -> None:
-    """A bar a name, orange what is more than 3 % above the shortest, with the time of the bytes as a line."""
-    for place, (label, us) in enumerate(bars.items()):
-        colour = IDLE if label == "eager" else ORANGE if us > 1.03 * min(bars.values()) else BLUE
-        ax.barh(place, us, 0.7, color=colour)
-        beyond = bytes_us if abs(us / bytes_us - 1) < 0.05 else us  # not under the line
+    for place, (name, us) in enumerate(bars.items()):
+        ax.barh(place, us, 0.7, color=IDLE if name == "eager" else ORANGE if us > 1.03 * min(bars.values()) else BLUE)
+        beyond = line if abs(us / line - 1) < 0.05 else us  # not under the line
         ax.text(max(us, beyond), place, f" {us:.1f}", size=8, va="center")
-    ax.axvline(bytes_us, color="k", lw=1, ls="--", label=line)
+    ax.axvline(line, color="k", lw=1, ls="--", label=label)
     ax.set_yticks(range(len(bars)), list(bars), size=8)
-    ax.set(xlabel="µs", ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.15 * max([bytes_us, *bars.values()])))
+    ax.set(xlabel="µs", ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.15 * max([line, *bars.values()])))
+    ax.set_title("65536 × 512, float32" + (", this machine" if here else f" ({RECORDED})"), size=9)
     ax.legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    return figure
 
 
 def draw_sizes() -> Figure:

@@ -4,8 +4,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.device.activations import activate
-
 
 @triton.jit
 def add_relu(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
@@ -37,23 +35,6 @@ def relu_forms(x, out, n, FORM: tl.constexpr, BLOCK: tl.constexpr):
     elif FORM == "where":
         z = tl.where(z < 0, 0.0, z)
     tl.store(out + i, z, i < n)
-
-
-@triton.jit
-def gelu(
-    x, bias, y, out, multiplier, n,
-    COLUMNS: tl.constexpr, FORM: tl.constexpr, SAME: tl.constexpr, BLOCK: tl.constexpr,
-):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
-    if SAME:  # all programs take the first elements, so no byte comes from HBM
-        i = i % SAME
-    z = tl.load(x + i, mask).to(tl.float32) + multiplier * tl.load(y + i, mask).to(tl.float32)
-    z += tl.load(bias + i % COLUMNS, mask).to(tl.float32)
-    if FORM == "erf":
-        tl.store(out + i, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask)
-    else:
-        tl.store(out + i, activate(z, "gelu"), mask)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 masked     out = relu(x + bias) of n elements, by programs of 16: the mask
 edge       out = relu(x + bias), bias [columns]: only the last program has a mask, so the others have wide accesses
-places     out[j] = the index in a large tensor of the element that a late program computes: 64 bits
 capstone   add_mul_activation, by the op's contract
 """
 
@@ -25,7 +24,6 @@ from lessons.shared.puzzle import InTriton, Judge, look_beside
 from lessons.shared.puzzle.shares import SharedOut
 
 BLOCK = 16
-PLACES_BLOCK = 32
 
 
 def _programs(numbers: int) -> tuple[int]:
@@ -146,32 +144,14 @@ def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> No
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- places
-
-
-def _launch_places(kernel, out: Tensor, first: int) -> None:
-    """kernel[2](out, first, BLOCK)."""
-    kernel[(2,)](out, first, BLOCK=PLACES_BLOCK)
-
-
-def places(out: Tensor, first: int) -> None:
-    out.copy_(first * PLACES_BLOCK + torch.arange(len(out), device=out.device))
-
-
-def _places_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    for first in (0, 5, 2**26 - 1, 2**26, 2**30):
-        last = (first + 2) * PLACES_BLOCK - 1
-        hint = f"Program {first} begins at element {first} · {PLACES_BLOCK}."
-        if last >= 2**31:
-            hint = (f"Index {last:,} does not fit in a signed integer of 32 bits. Which operation is the first to "
-                    "overflow, and in which type does it compute?")
-        yield Call(f"programs {first:,} and {first + 1:,}", (case.integers(1, 100, device),), (first,), hint=hint)
-
-
 # ----------------------------------------------------------------------------------------------------------- capstone
 
 ACTIVATIONS = ("relu", "sigmoid", "silu", "gelu", "identity")
 LATE = 2**31 // 1024  # the first program whose elements need 64 bits
+IN_A_LOOP = (
+    "Triton's interpreter makes a loop's number one of Python's. If you add tl.arange to one that needs 64 bits, "
+    "convert tl.arange's numbers, too."
+)
 HINTS = {  # what to think of where ordinary numbers are wrong, by activation
     "relu": "The result is relu(x + multiplier · y + bias), and the bias's index is the column, `i % COLUMNS`.",
     "sigmoid": "The constexpr ACTIVATION names the activation. Here it is sigmoid: `tl.sigmoid`.",
@@ -219,7 +199,12 @@ class Capstone(InTriton):
         first = LATE * 1024
         half = torch.zeros(1024, dtype=torch.bfloat16)
         options = {"COLUMNS": 512, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
-        stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
+        try:
+            stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
+        except RuntimeError as error:
+            if "out of range for type int32" not in str(error):
+                raise
+            raise AssertionError(f"{name}, program {LATE:,} of a large tensor: {error}\nHint: {IN_A_LOOP}") from error
         if (wanted := list(range(first, first + 1000))) != sorted(stored):
             got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
             hint = ("program_id has 32 bits. Where WIDE is true, convert it to int64 before you multiply it by BLOCK.")
@@ -239,7 +224,6 @@ class Capstone(InTriton):
 _SHAPES = {
     "masked": ((64,), (40,), (33,), (47,), (1,), (200,)),
     "edge": ((4, 16), (5, 8), (3, 7), (1, 1), (1, 17), (1, 31), (9, 33)),  # the rests 0, 1 and 15 among them
-    "places": ((2 * PLACES_BLOCK,),),
 }
 
 
@@ -252,7 +236,6 @@ def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type =
 PUZZLES = {
     "masked": _puzzle(masked, _masked_calls, _launch_masked, kind=SharedOut, looked_at=_looked_at, hint=OWN),
     "edge": _puzzle(edge, _edge_calls, _launch_edge, kind=Edge, looked_at=partial(_looked_at, 8), hint=OWN),
-    "places": _puzzle(places, _places_calls, _launch_places),
     "capstone": Capstone(replace(spec_of("add_mul_activation"), calls=_capstone_calls), launch, __name__),
 }
 attempt = Judge(PUZZLES, seconds=90).attempt

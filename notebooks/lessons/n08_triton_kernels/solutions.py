@@ -30,16 +30,6 @@ if solved:
     check.draw_accesses(two_ways, (3,), torch.zeros(21), torch.zeros(7), torch.zeros(21), 21, COLUMNS=7, BLOCK=8)
     recorded.show_relu("two ways", "odd", us(partial(launch_relu, two_ways, *odd_size)))
 
-# %% places
-@triton.jit
-def late_places(out, first, BLOCK: tl.constexpr):
-    program = first + tl.program_id(0)  # as if the programs before `first` had run already
-    i = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), i)
-
-
-solved = puzzles.attempt("places", late_places)
-
 # %% capstone
 @triton.jit
 def add_mul_block(x, bias, y, out, multiplier, i, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr):

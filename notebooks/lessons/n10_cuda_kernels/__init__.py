@@ -1,1 +1,1 @@
-"""CUDA kernels step by step: built, watched access by access on the host, counted, timed."""
+"""CUDA kernels step by step: built, watched access by access on the host, timed."""

@@ -1,5 +1,5 @@
-"""The capstone's kernel with a sigmoid, and three forms of it that differ from it in one thing each: what notebook 10
-prints, and times beside its Triton kernel.
+"""The capstone's kernel with a sigmoid, and three forms of it that differ from it in one thing each: what is timed
+beside the Triton kernel.
 """
 
 from __future__ import annotations

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kernels import runtime
 from kernels.check.host import inline, programs
 from kernels.check.isolated import Ended, run_apart
-from lessons.n10_cuda_kernels import recorded, texts
+from lessons.n10_cuda_kernels import texts
 from lessons.n10_cuda_kernels.counting import STEPS
-from lessons.n10_cuda_kernels.forms import together
 from lessons.shared.puzzle.in_cuda import explain
-from lessons.shared.timing import print_times
 
 SHAPE = (65536, 512)
 X_AND_BIAS = "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, int64_t threads) {"
@@ -85,20 +80,3 @@ def launch_us(text: str) -> float:
     if outcome.status != "ok":
         raise AssertionError(f"{outcome.status}: {outcome.text}")
     return outcome.us
-
-
-# ------------------------------------------------------------------------------------------------------- the capstone
-
-
-def show_forms(forms: Mapping[str, str], x: Tensor, bias: Tensor, y: Tensor, **others: Callable[..., Tensor]) -> None:
-    """What is counted and recorded of the forms; on a GPU µs of these texts, and of others(x, bias, y), by turns."""
-    recorded.show_forms()
-    if runtime.device().type != "cuda" or not runtime.nvcc():
-        return
-    from lessons.n10_cuda_kernels.experiment import Library
-
-    library = Library.of_text("my_cuda_forms", together(forms))
-    outs = {name: torch.empty_like(x) for name in forms}
-    calls = {name: partial(library.form, k, x, bias, y, outs[name]) for k, name in enumerate(forms)}
-    calls |= {name: partial(function, x, bias, y) for name, function in others.items()}
-    print_times(calls, tolerance=1e-5)

@@ -27,10 +27,15 @@ from kernels.check.spec import spec_of
 from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 
-NUMBERS_A_THREAD = 256  # at most, so that one thread does not do the work of all
+A_THREAD, OF = 256, 2**15  # elements at most, so that one thread does not do the work of all; of so many at most
+IDLE = 32  # elements a thread at most, where so many threads are launched that each could have one
 GUARD = "Check the guard: some threads of the last block have no element. What must hold before one reads or writes?"
 GRID = "Check the grid: the smallest one with a thread for every element has (n + 255) / 256 blocks of 256 threads."
-FEW = "{n:,} elements are written by {threads} thread{s}\nHint: A GPU has thousands of threads: each must take a part."
+FEW = "A GPU has thousands of threads: each must take a part."
+TWICE = (
+    "Two threads write the same element. Is the index right in every block, and wide enough? What do the threads do "
+    "that have no element?"
+)
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
 ENDS = 256  # of which so many at either end are compared
 FIRST = 5  # cases that are tried before the largest
@@ -75,7 +80,8 @@ def _op_spec() -> Spec:
     spec = spec_of("add_mul_activation")
 
     def cases(names: tuple[str, ...]) -> list[Case]:
-        return [case for case in spec.cases(names) if case.dtype == torch.float32]
+        cases = [case for case in spec.cases(names) if case.dtype == torch.float32]
+        return [*cases, Case((16, 33))]  # a multiple of 16 elements, in rows that are none
 
     return replace(spec, calls=_op_calls, cases=cases)
 
@@ -160,12 +166,22 @@ def _on_host(function: inline.Function) -> Callable:
             out = function(*arguments)
         except inline.Refused as refused:
             raise Wrong(_why(refused, function.source)) from None
-        n, threads = out.numel(), function.last.threads
-        if n >= 512 and 0 < threads * NUMBERS_A_THREAD < n:
-            raise Wrong(FEW.format(n=n, threads=threads, s="s" * (threads != 1)))
+        hold_shares(function.last, out.numel())
         return out
 
     return _as_op(forward)
+
+
+def hold_shares(outcome: programs.Outcome, n: int) -> None:
+    """Wrong: the threads that wrote n elements on the host shared them badly."""
+    threads = outcome.threads
+    few = n >= 512 and 0 < threads * A_THREAD < min(n, OF)
+    idle = n >= OF // 2 and outcome.launched >= n > threads * IDLE
+    if few or idle or threads > n:
+        written = f"{n:,} element{'s are' if n != 1 else ' is'} written by {threads:,}"
+        of_all = f" of {outcome.launched:,}" if idle else ""
+        hint = TWICE if threads > n else FEW
+        raise Wrong(f"{written}{of_all} thread{'s' * (threads != 1)}\nHint: {hint}")
 
 
 def built(path: str) -> Callable:

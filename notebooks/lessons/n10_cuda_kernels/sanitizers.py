@@ -1,4 +1,4 @@
-"""A kernel's text under a sanitizer: g++'s on the host, NVIDIA's compute-sanitizer on a GPU."""
+"""A kernel's text under g++'s AddressSanitizer."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from kernels.check.host import programs
 from kernels.check.host.programs import BUILD
 from kernels.runtime import KERNELS
-from lessons.shared import sanitizer
 
 PROGRAM = """#include "check/host/cuda_on_host.h"
 {kernel}
@@ -46,17 +42,3 @@ def address_sanitizer(kernel: str) -> str:
         return f"nothing found, exit status {done.returncode}"
     where = re.search(r"is located (\d+ bytes .*?region)", done.stderr)
     return f"{match[1]}: {match[2]}, {where[1]}, line {match[4]} of {match[3]}"
-
-
-def compute_sanitizer(tool: str, source: str, buffers: Sequence[np.ndarray], integers: Sequence[int]) -> list[str]:
-    """The lines in which compute-sanitizer's tool (memcheck, racecheck, …) speaks of a text's launch(), by nvcc."""
-    with tempfile.TemporaryDirectory() as folder:
-        request = Path(folder) / "request"
-        request.write_bytes(programs.request_of(buffers, integers)[1])
-        command = [programs.build(source, gpu=True), request, Path(folder) / "response"]
-        try:
-            text = sanitizer.printed(tool, command, environment={"EXACT": "1"})
-        except RuntimeError as error:
-            return [str(error)]
-    lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", line) for line in text.splitlines() if line.startswith("=====")]
-    return [line for line in lines if "/" not in line][:20] or [text[-300:]]

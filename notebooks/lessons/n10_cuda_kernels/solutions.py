@@ -30,23 +30,6 @@ void launch(const float* x, const float* bias, float* out, int columns, int n) {
 """
 solved = puzzles.attempt("coalesced", mine)
 
-# %% column_sum
-mine = """
-__global__ void column_sum(const float* x, float* out, int rows, int columns) {
-    __shared__ float part[8][32];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
-    float sum = 0;
-    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
-    part[warp][lane] = sum;
-    __syncthreads();
-    for (int other = 1; warp == 0 && other < 8; ++other) sum += part[other][lane];
-    if (warp == 0 && column < columns) out[column] = sum;
-}
-void launch(const float* x, float* out, int rows, int columns) {
-    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
-"""
-solved = puzzles.attempt("column_sum", mine)
-
 # %% add_mul_activation
 mine = r"""
 #include <c10/cuda/CUDAException.h>

@@ -1,8 +1,5 @@
-// The lesson's kernels, which the notebook's cells show: add_relu step by step, and a sigmoid with indices of 32 and of
-// 64 bits. counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
-// PyTorch builds with this switch, and the kernels below convert a bfloat16 as C++ does.
-#undef __CUDA_NO_BFLOAT16_CONVERSIONS__
-#include <cuda_bf16.h>
+// The lesson's kernels, which the notebook's cells show: add_relu step by step. counting.py says in which order each
+// loads and stores; experiment.py builds this file once, and times them all.
 
 // Each thread computes one element.
 __global__ void scalar(const float* x, const float* bias, float* out, int columns, int n) {
@@ -63,24 +60,6 @@ __global__ void wide(const float* x, const float* bias, float* out, int columns,
     }
 }
 
-// sigmoid(x + m y + bias). Index is int or long long: the type of an index, and of all that it is computed from.
-template <class T, class Index>
-__global__ void by_index(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
-    Index step = (Index)gridDim.x * blockDim.x;
-    for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
-        out[i] = __fdividef(1, 1 + __expf(-((float)x[i] + m * (float)y[i] + (float)bias[i % columns])));
-}
-
-// A block takes whole rows. The start of a row has 64 bits, the column has 32, and no remainder is computed.
-template <class T, class Index>
-__global__ void by_row(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
-    for (Index first = blockIdx.x * (Index)columns; first < n; first += gridDim.x * (Index)columns)
-        for (int column = threadIdx.x; column < (int)columns; column += blockDim.x) {
-            Index i = first + column;
-            out[i] = __fdividef(1, 1 + __expf(-((float)x[i] + m * (float)y[i] + (float)bias[column])));
-        }
-}
-
 // ------------------------------------------------------------------------------------------------------------- launches
 
 using Step = void (*)(const float*, const float*, float*, int, int);
@@ -90,21 +69,5 @@ static const Step steps[] = {scalar, strided, coalesced, early, wide};
 extern "C" int launch_step(int number, int each, const float* x, const float* bias, float* out, int columns, int n,
                            cudaStream_t stream) {
     steps[number]<<<(n + 256 * each - 1) / (256 * each), 256, 0, stream>>>(x, bias, out, columns, n);
-    return int(cudaGetLastError());
-}
-
-template <class T>
-static void launch(int way, int blocks, const void* x, const void* bias, const void* y, float m, void* out, int columns,
-                   int n, cudaStream_t stream) {
-    auto a = (const T*)x, b = (const T*)bias, c = (const T*)y;
-    if (way == 0) by_index<T, int><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
-    if (way == 1) by_index<T, long long><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
-    if (way == 2) by_row<T, long long><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
-}
-
-// way: int, long long, or by rows. half: bfloat16.
-extern "C" int launch_index(int way, int half, int blocks, const void* x, const void* bias, const void* y, float m,
-                            void* out, int columns, int n, cudaStream_t stream) {
-    (half ? launch<__nv_bfloat16> : launch<float>)(way, blocks, x, bias, y, m, out, columns, n, stream);
     return int(cudaGetLastError());
 }

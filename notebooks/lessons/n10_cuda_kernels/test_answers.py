@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import op_puzzles, puzzles
@@ -101,6 +102,7 @@ RIGHT = {
     "four neighbours": form(NEIGHBOURS, "at::ceil_div(n, (int64_t)1024)"),
     "backwards": form(PLACE + " i = n - 1 - i; if (i >= 0) @i % columns@", "(n + 127) / 128", "128"),
     "accessors": form(kernel=ACCESSORS, launch=BY_ACCESSORS, out="torch::zeros_like(x)"),
+    "a copy": form(ONE, out="x.clone()"),
     "checks": form(ONE, guard=CHECKS, out="torch::empty(x.sizes(), x.options())",
                    check="cudaError_t e = cudaGetLastError(); TORCH_CHECK(e == cudaSuccess, cudaGetErrorString(e))"),
     "a macro": form("CUDA_KERNEL_LOOP_TYPE(i, n, int64_t) @i % columns@", FEWER,
@@ -209,7 +211,7 @@ ROWS_OF_8 = f"int r = blockIdx.y * 8 + threadIdx.y, c = blockIdx.x * 32 + thread
 )
 def test_a_case_of_some_100_000_elements_runs_whole(body, grid, block):
     x, bias = torch.randn(300, 1000), torch.randn(1000)
-    torch.testing.assert_close(puzzles._run_relu(launch(body, grid, block), x, bias), torch.relu(x + bias))
+    torch.testing.assert_close(launch(body, grid, block)(x, bias), torch.relu(x + bias))
 
 
 TEMPLATE = """template <int WARPS> __global__ void sums(const float* x, float* out, int rows, int columns) {
@@ -227,16 +229,20 @@ void launch(const float* x, float* out, int rows, int columns) {
 
 
 def test_a_shared_array_may_be_a_templates():
-    x = torch.randn(40, 77)
-    torch.testing.assert_close(puzzles._run_sum(puzzles.Runner(TEMPLATE), x), x.sum(0), atol=1e-4, rtol=1e-4)
-    with pytest.raises(Wrong, match=r"of shared memory, which no thread has written\nHint: .*__syncthreads"):
-        puzzles._run_sum(puzzles.Runner(TEMPLATE.replace("__syncthreads();", "")), x)
+    x, out = torch.randn(40, 77), torch.zeros(77)
+    outcomes = [
+        programs.run(programs.build(text), [x.numpy(), out.numpy()], x.shape)
+        for text in (TEMPLATE, TEMPLATE.replace("__syncthreads();", ""))
+    ]
+    (result,) = outcomes[0].buffers[1]
+    torch.testing.assert_close(torch.from_numpy(result), x.sum(0), atol=1e-4, rtol=1e-4)
+    assert outcomes[1].text.endswith("of shared memory, which no thread has written")
 
 
 def test_a_row_too_many_is_seen_in_it():
     runner = launch(f"int r = blockIdx.x; {COLUMNS} {COLUMN}", "rows + 1")
     with pytest.raises(Wrong, match=r"thread 0 of block 300 reads x\[300,000\], and x has 300,000 elements"):
-        puzzles._run_relu(runner, torch.randn(300, 1000), torch.randn(1000))
+        runner(torch.randn(300, 1000), torch.randn(1000))
 
 
 FAST = {
@@ -278,3 +284,35 @@ def test_what_the_host_lacks_is_named(code, hint):
     with pytest.raises(programs.DoesNotCompile) as error:
         programs.build(source)
     assert re.search(hint, not_on_host(str(error.value))) if hint else not not_on_host(str(error.value))
+
+
+STRIDES = """__global__ void strides(float* out, int64_t a, int64_t b, int64_t c) {{
+    out[0] = a, out[1] = b, out[2] = c;
+}}
+torch::Tensor forward(torch::Tensor x) {{
+    auto like = {like};
+    auto out = torch::empty({{3}});
+    strides<<<1, 1, 0, at::cuda::getCurrentCUDAStream()>>>(
+        out.data_ptr<float>(), like.stride(0), like.stride(1), like.stride(2));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}}"""
+VIEWS = {
+    "contiguous": lambda x: x, "transposed": lambda x: x.mT, "turned": lambda x: x.permute(2, 0, 1),
+    "some rows": lambda x: x[:, ::2], "some, turned": lambda x: x[:, :, ::2].permute(1, 2, 0),
+    "expanded": lambda x: x[:, :1].expand(-1, 3, -1), "of one": lambda x: x.permute(1, 0, 2)[:1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("like", "expected"),
+    [("torch::empty_like(x)", torch.empty_like), ("x.clone()", torch.clone), ("x.contiguous()", Tensor.contiguous)],
+)
+def test_what_is_like_a_view_has_pytorchs_strides(like, expected):
+    function, whole = inline.Function(STRIDES.format(like=like)), torch.randn(4, 6, 5)
+    for name, view in VIEWS.items():
+        x = view(whole)
+        buffers = [inline._memory(x), np.zeros(x.numel(), np.float32), np.zeros(3, np.float32)]
+        function.run(buffers, inline.integers_of([x]), 1)
+        (strides,) = function.last.buffers[-1]
+        assert [*strides] == [*expected(x).stride()], name

@@ -1,10 +1,8 @@
-"""Lesson 10: accesses that are named, sectors, load_inline's text on the host, instructions that execute, pictures."""
+"""Lesson 10: accesses that are named, sectors, load_inline's text on the host, what nvcc makes of it, the table."""
 
-import inspect
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +12,7 @@ from kernels import runtime
 from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import (
     counting,
-    experiment,
     forms,
-    in_triton,
     on_your_machine,
     op_puzzles,
     pictures,
@@ -26,16 +22,22 @@ from lessons.n10_cuda_kernels import (
 )
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
-from lessons.n10_cuda_kernels.shortest_way import executed
 from lessons.shared import answers, ncu
-from lessons.shared.records import NO_RECORD, Unsaved, copy_us
+from lessons.shared.claim import printed
+from lessons.shared.records import copy_us
 
 matplotlib = pytest.importorskip("matplotlib")
-CPU = torch.device("cpu")
-interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / "10_cuda_kernels.ipynb"
 SCALAR = texts.launching(texts.text_of("scalar"))
+NO_BARRIER = """
+__global__ void reversed(const float* x, float* out, int n) {
+    __shared__ float part[256];
+    part[threadIdx.x] = x[threadIdx.x];
+    out[threadIdx.x] = part[255 - threadIdx.x];
+}
+void launch(const float* x, float* out, int n) { reversed<<<1, 256>>>(x, out, n); }
+"""
 
 
 def cells() -> dict[str, str]:
@@ -53,11 +55,9 @@ def test_a_kernel_that_is_timed_stands_in_a_cell():
     code = "\n".join(cells().values())
     kernels = re.findall(r"__global__ void (\w+)\(", (ROOM / "steps.cu").read_text())
     shown = [name for name in kernels if name != "coalesced"]  # the reader's
-    assert len(shown) == 6
+    assert len(shown) == 4
     for name in shown:
         assert texts.text_of(name).strip() in code, name
-    for function in (in_triton.in_triton, in_triton.launch):
-        assert inspect.getsource(getattr(function, "fn", function)).removeprefix("@triton.jit\n").strip() in code
 
 
 @pytest.mark.parametrize("name", ["one element", "32-bit index", "four elements"])  # g++ has no fast functions
@@ -91,12 +91,12 @@ def test_the_answer_that_is_timed_is_the_ladders():
 
 
 def test_what_the_reader_writes_is_enough():
-    """Lines of the solutions that are not in the cells: 40 of kernels and their launches at least."""
+    """Lines of the solutions that are not in the cells: 30 of kernels and their launches at least."""
     mine = 0
     for name, answer in answers.solutions(ROOM).items():
         cell_lines = {line.strip() for line in cells()[name].splitlines()}
         mine += sum(bool(line.strip("} ")) and line.strip() not in cell_lines for line in answer.source.splitlines())
-    assert mine >= 40
+    assert mine >= 30
 
 
 def run(source: str, n: int = 1000, **options) -> programs.Outcome:
@@ -121,7 +121,7 @@ def test_either_reason_keeps_a_store_before_the_next_load():
     for name in ("unguarded", "both"):
         forms_of[name] = forms_of[name].replace("if (i < n) {", "{")
     named = "\n".join(source.replace("coalesced", name) for name, source in forms_of.items())
-    order = {name: counting.order(lines) for name, lines in counting.instructions_of(named).items()}
+    order = counting.orders(counting.tool("cuobjdump", ["-sass"], counting.cubin_of(named)))
     assert order["apart"] == order["unguarded"] == "LLS" * 16
     assert order["both"].startswith("LLLLLLLL")
 
@@ -156,14 +156,17 @@ def test_the_steps_touch_what_the_lesson_says(name, sectors):
 
 def test_what_is_wrong_is_named():
     kernel = SCALAR
-    outcome = run(experiment.off_by_one())
+    outcome = run(kernel.replace("i < n", "i <= n"))
     assert (outcome.status, outcome.text) == ("outside", "0|1000|thread 232 of block 3|reads")
     misaligned = texts.launching(texts.text_of("wide"), 16).replace("(x + i)", "(x + i + 1)")
     assert run(misaligned).status == "misaligned"
     assert run(kernel.replace("(n + 255) / 256", "0")).status == "launch"
+
+
+def test_what_is_wrong_with_shared_memory_is_named():
     shared = [np.ones(256, np.float32), np.zeros(256, np.float32)]
-    assert programs.run(programs.build(experiment.NO_BARRIER), shared, (256,)).status == "unset"
-    barrier = experiment.NO_BARRIER.replace("    out[", "    __syncthreads();\n    out[")
+    assert programs.run(programs.build(NO_BARRIER), shared, (256,)).status == "unset"
+    barrier = NO_BARRIER.replace("    out[", "    __syncthreads();\n    out[")
     assert programs.run(programs.build(barrier), shared, (256,)).status == "ok"
     beyond = programs.run(programs.build(barrier.replace("[255", "[256")), shared, (256,))
     assert beyond.status == "array"
@@ -183,74 +186,42 @@ def test_a_buffer_may_be_larger_than_the_memory():
     assert [part.tolist() for part in outcome.buffers[0]] == [[0, 0, 0, 0], [0, 0, 0, 3]]
 
 
-def test_the_shortest_way_that_stores():
-    lines = ["S2R R0, SR_TID.X", "@P0 EXIT", "@P1 BRA 0x50", "CALL.REL 0x70", "BRA 0x60", "MUFU.RCP R1, R1",
-             "@!P2 STG.E [R2], R1", "EXIT"]
-    numbered = [(16 * number, line) for number, line in enumerate(lines)]
-    assert executed(numbered) == len([*lines[:3], *lines[5:]])
-    with pytest.raises(ValueError, match="no way"):
-        executed(numbered, stores=2)
-    assert counting.plain("_Z4widePKfS0_Pfii") == "wide"
-    assert counting.plain("base_float32") == "base_float32"
-    mangled = "_Z8by_indexI13__nv_bfloat16xEvPKT_S3_S3_fPS1_T0_S5_"
-    assert counting.plain(mangled) == "by_index long long bfloat16"
-    assert counting.order([(0, "@P0 LDG.E R0, [R2]"), (16, "FADD R0, R0, R1"), (32, "STG.E [R2], R0")]) == "LS"
+def test_the_order_of_accesses():
+    lines = ["Function : _Z4widePKfS0_Pfii", "@P0 LDG.E R0, [R2] ;", "FADD R0, R0, R1 ;", "STG.E [R2], R0 ;"]
+    assert counting.orders("\n".join([*lines, "Function : base", "LDG.E.128 R4 ;", *lines[1:]])) == {
+        "wide": "LS", "base": "LLS",
+    }
 
 
 def test_what_is_counted_is_saved_whole():
     kernels = recorded.compiled()["kernels"]
-    assert set(recorded.compiled()["forms"]) == {*forms.FORMS, "triton, by hand"}
-    assert set(kernels) == {*STEPS} | {f"{way} {dtype}" for dtype in experiment.DTYPES for way in counting.WAYS}
+    assert set(kernels) == {*STEPS}
     for name, kernel in kernels.items():
-        assert kernel["executed"] >= kernel["order"].count("S"), name
-        assert kernel["order"].count("L") >= 2, name
+        assert counting.STORES[name] % kernel["order"].count("S") == 0, name
+        assert kernel["order"].count("L") % 2 == 0, name
 
 
 def test_what_is_recorded_is_of_these_kernels():
     if not runtime.nvcc():
         pytest.skip("nvcc is not here")
-    counts = counting.count()
-    saved = recorded.compiled()
+    counts, saved = counting.count(), recorded.compiled()
     if counts["nvcc"] == saved["nvcc"]:
-        assert counts["kernels"] == saved["kernels"]
-        if counts["triton"] == saved["triton"]:
-            assert counts["forms"] == saved["forms"]
+        assert counts == saved
 
 
-def test_pictures_and_tables(capsys):
-    matplotlib.use("Agg")
-    for draw in (pictures.draw_reads, pictures.draw_sum):
-        assert draw().axes
-    recorded.show_steps({"wide": 60})
-    recorded.show_indices()
-    recorded.show_op()
-    recorded.show_sanitizer()
-    axes = pictures.draw_steps({"wide": 3.0, "early": None}).axes
-    shown = [text.get_text().strip() for ax in axes for text in ax.texts]
-    record = recorded.CUDA_STEPS.with_part("step", name="early")
-    assert {f"{record.us('step', name=name):.1f}" for name in STEPS} <= set(shown), "one is compared, and not drawn"
-    printed = capsys.readouterr().out
-    assert re.search(r"^wide +LLSLLSLLSLLS( +[\d.]+)+   your prediction: 60$", printed, re.M)
-    assert "memcheck" in printed
-    matplotlib.pyplot.close("all")
+def test_the_table_of_the_steps(capsys):
+    recorded.show_steps({"wide": 60, "early": None}, {"scalar": 100.0})
+    _, head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["sectors", "a", "request", "in", "flight", "on", "an", "SM", "µs", "here"]
+    assert [row.split()[0] for row in rows] == [*STEPS, "a"]
+    us = recorded.CUDA_STEPS.us("step", name="wide")
+    assert re.fullmatch(rf"wide +LLSLLSLLSLLS +16 +32 KB +{us:.1f}   your prediction: 60", rows[4])
+    assert rows[0].endswith("    100.0")
 
 
-@interpreted
-def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
-    lesson = experiment.CudaSteps(CPU)
-    lesson.measure(["step", "index", "op", "form"])
-    assert {row["match"] for row in lesson.rows} == {"ok"}
-
-    monkeypatch.setattr(recorded, "CUDA_STEPS", Unsaved("cuda_steps", lesson.rows))
-    capsys.readouterr()
+def test_the_stored_table_is_the_records(capsys):
     recorded.show_steps({})
-    recorded.show_indices()
-    recorded.show_forms()
-    assert NO_RECORD not in capsys.readouterr().out
-    recorded.show_op()
-    printed = capsys.readouterr().out
-    missing = [line.split("  ")[1] for line in printed.splitlines() if NO_RECORD in line]
-    assert missing == ["torch.compile", "the library's op, CUDA"]  # which only a GPU has
+    assert printed("10", "cell-22") == capsys.readouterr().out
 
 
 def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
@@ -296,14 +267,6 @@ def test_on_a_gpu_the_cells_texts_are_timed(monkeypatch, capsys):
     mine = texts.text_of("early").replace("4", "2")
     assert on_your_machine.steps_us(mine) == dict.fromkeys(STEPS, 90.0)
     assert asked[list(STEPS).index("early")] == texts.launching(mine, 16)
-
-    built = SimpleNamespace(of_text=lambda name, text: SimpleNamespace(form=lambda k, x, bias, y, out: (text, k)))
-    monkeypatch.setattr(experiment, "Library", built)
-    times = lambda calls, tolerance: print({name: call() for name, call in calls.items()})  # noqa: E731
-    monkeypatch.setattr(on_your_machine, "print_times", times)
-    on_your_machine.show_forms({"a": "void form() {}"}, torch.ones(1), None, None, Triton=lambda *arguments: "launched")
-    assert "form_0<<<" in (printed := capsys.readouterr().out)
-    assert "'Triton': 'launched'" in printed
 
 
 def test_on_a_gpu_an_op_is_held_too(monkeypatch, capsys):

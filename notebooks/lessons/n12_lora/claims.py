@@ -1,4 +1,4 @@
-"""12, LoRA: its layers, steps and adapters as recorded, what E explains, and what bfloat16 keeps."""
+"""12, LoRA: its layers and its training as recorded, what E explains, and what bfloat16 keeps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from lessons.n12_lora.experiment import (
     AUTOTUNED,
     COMPILED,
     EAGER,
-    GROUPED,
     IN_PLACE,
     KERNEL,
-    MASKED,
     MERGED,
     ONE_PRODUCT,
     RELU_INSIDE,
 )
 from lessons.n12_lora.recorded import VARIANTS, e_us, time_us
 from lessons.shared.claim import claim, printed
-from lessons.shared.records import LEAST, Record, apart, copy_us
+from lessons.shared.records import LEAST, Record, apart
 
 if TYPE_CHECKING:
     import pandas
@@ -111,16 +109,6 @@ def _inside() -> tuple:
     return _here(), 100 * (1 - inside / op)
 
 
-def _crossing() -> tuple:
-    """The number of adapters; the groups take longer with so many than with 50."""
-    record = recorded.LORA.with_part("crossing")
-    most = int(record.rows("crossing")["adapters"].max())
-    masked, grouped = (record.us("crossing", variant=name, adapters=most) for name in (MASKED, GROUPED))
-    assert abs(masked / grouped - 1) < 0.03
-    assert grouped > LEAST * record.us("crossing", variant=GROUPED, adapters=50)
-    return (most,)
-
-
 def _training() -> tuple:
     eager, compiled = (recorded.row("training", name) for name in (EAGER, COMPILED))
     assert apart(eager, compiled)
@@ -139,13 +127,6 @@ def _fastest() -> tuple:
 def _saves_as_much() -> tuple:
     assert not apart(_elsewhere_row(AUTOTUNED), _elsewhere_row(KERNEL))
     return ()
-
-
-def _called() -> tuple:
-    """µs from call to call; of the first the GPU's time is less."""
-    rows = [_elsewhere_row(name) for name in FASTEST]
-    assert rows[0]["call_us"] > LEAST * rows[0]["us_p50"]
-    return tuple(row["call_us"] for row in rows)
 
 
 def _way(name: str) -> tuple:
@@ -192,23 +173,6 @@ def _kept() -> tuple:
     return (projections["eager"],)
 
 
-def _memory() -> tuple:
-    return 100 * 4096**2 * 2 / 1e9, 100 * 2 * 4096 * 16 * 2 / 1e6
-
-
-def _copy() -> tuple:
-    return (4096 * 4096 * 16 * 2 / 1e6,)
-
-
-def _many() -> tuple:
-    masked, grouped, gathered = (recorded.row("adapters", name) for name in ("masked", "grouped", "gathered"))
-    assert apart(masked, grouped)
-    assert apart(grouped, gathered)
-    assert copy_us(4 * 1e6 * _copy()[0]) > 0.5 * gathered["us_p50"], "A's and B's copies, written and read"
-    assert masked["us_p50"] < grouped["us_p50"] < gathered["us_p50"]
-    return (gathered["us_p50"],)
-
-
 def _end() -> tuple:
     return _added(), _slower()
 
@@ -250,12 +214,6 @@ claim(
     "*relu inside* takes {:.0f} % less time than the op in the run of section 5, and {:.0f} % less on the H100.",
     _inside,
 )
-claim(
-    NOTEBOOK,
-    "On the H100 they meet at {} adapters: a group then has ten of the 4096 rows on average, and `grouped` is slower "
-    "than with 50 adapters, too.",
-    _crossing,
-)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
 claim(NOTEBOOK, "`max-autotune` saves as much as your kernel there.", _saves_as_much)
 claim(NOTEBOOK, "are the fastest in the large layer, and their GPU times show no difference.", _fastest)
@@ -266,13 +224,4 @@ for name in WAYS:
     claim(NOTEBOOK, f"| {name} | {{}} | {{:.0f}} | {{:.0f}} | {{:.1f}} | {{:.0f}} |", partial(_way, name))
 claim(NOTEBOOK, "| `max-autotune` | | {:.0f} | {:.0f} | | | |", _autotuned)
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
-claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
-claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB for 4096 rows, then a B for each row.", _copy)
-claim(
-    NOTEBOOK,
-    "On the H200 `masked` is the fastest, though it multiplies 99 of 100 blocks for nothing. `grouped` multiplies each "
-    "row by its own adapter only, but it must also sort the rows, copy x into that order, and copy y back. `gathered` "
-    "takes {:.0f} µs, more than half of it to write and read its copies.",
-    _many,
-)
 claim(NOTEBOOK, "{:.1f} % more arithmetic took {:.0f} % more time.", _end)

@@ -2,10 +2,6 @@
 
     layer      relu(x Wᵀ + bias + multiplier (x A) B), forward, bfloat16, by all ways of the notebook; of several shapes
     training   its forward and backward: eager, torch.compile, what follows the products in one op
-    tiles      LoRA's kernel alone, by its tile
-    adapters   (x A) B where each row chooses one of many adapters, by several ways; peak_bytes: at most, beside what
-               went in
-    crossing   the same with more and with fewer adapters: from how many on groups are faster than the mask
 
 us_p20 to us_p80: of a call on the GPU, by replays of a CUDA graph of `calls` calls, the L2 swept before each; each call
 has an input of its own, together more than the L2 holds, but for the smallest shape. host_us: until a call is back in
@@ -25,12 +21,10 @@ from torch import Tensor
 from kernels import add_mul_activation, runtime
 from kernels.measure.clock import percentiles
 from lessons.n12_lora import ways
-from lessons.n12_lora.lora_kernel import launch, lora_kernel
 from lessons.shared.experiment import Experiment, Outputs, Way, tensors
 
 EAGER, COMPILED, AUTOTUNED, KERNEL, MERGED = "eager", "torch.compile", "max-autotune", "LoRA kernel", "merged"
 ONE_PRODUCT, RELU_INSIDE, IN_PLACE = "one product", "one product, relu inside", "addmm_"
-MASKED, GROUPED = "all, masked", "sorted, groups"  # as the record has them
 # The length of the error beside the result's. A gradient's is more: where z is nearly 0, rounding decides whether
 # relu lets it through, and one column in some hundreds is let through or not.
 CLOSE, CLOSE_GRADIENT = 0.02, 0.1
@@ -38,15 +32,10 @@ CLOSE, CLOSE_GRADIENT = 0.02, 0.1
 
 @dataclass(frozen=True)
 class Sizes:
-    """shapes: (rows, width) of the layers; the last one is autotuned, and taken apart. tiles: (rows, columns) of
-    LoRA's kernel. adapters: (rows, width, how many, their rank); counts: how many in `crossing`. calls: of a batch
-    whose calls are timed."""
+    """shapes: (rows, width) of the layers; the last one is autotuned. calls: of a batch whose calls are timed."""
 
     shapes: tuple[tuple[int, int], ...] = ((64, 1024), (8192, 1024), (8192, 4096))
     rank: int = 16
-    tiles: tuple[tuple[int, int], ...] = ((32, 128), (64, 64), (64, 128), (64, 256), (128, 128))
-    adapters: tuple[int, int, int, int] = (4096, 4096, 100, 16)
-    counts: tuple[int, ...] = (50, 200, 400)
     calls: int = 20
     compiler: str = "inductor"
 
@@ -55,9 +44,9 @@ class Lora(Experiment):
     """What lora.json has."""
 
     NAME = "lora"
-    PARTS = ("layer", "training", "tiles", "adapters", "crossing")
+    PARTS = ("layer", "training")
     FULL = Sizes()
-    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), (2, 3), calls=1, compiler="eager")
+    SMALL = Sizes(((4, 16),), calls=1, compiler="eager")
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
         super().__init__(device, sizes)
@@ -66,8 +55,7 @@ class Lora(Experiment):
         torch.manual_seed(0)
 
     def _rows(
-        self, part: str, calls: Mapping[str, Callable], judged: Mapping[str, tuple], count: int,
-        more: Mapping[str, dict] | None = None, **labels,
+        self, part: str, calls: Mapping[str, Callable], judged: Mapping[str, tuple], count: int, **labels
     ) -> None:
         """A row a call, judged by what it must give. count: how many are captured together, call(0), call(1), …"""
         heavy = labels.get("rows", 0) * labels.get("width", 1) >= 2**24
@@ -85,7 +73,7 @@ class Lora(Experiment):
 
         candidates = [
             Way(
-                {"variant": name, "calls": count, **(more or {}).get(name, {})},
+                {"variant": name, "calls": count},
                 [call, *(partial(call, k) for k in range(1, count))],
                 partial(close, wanted=judged[name]),
             )
@@ -136,19 +124,6 @@ class Lora(Experiment):
         expected = tuple(tensor.float() for tensor in trained())
         self._rows("training", calls, dict.fromkeys(calls, expected), len(inputs), **self._labels(shape))
 
-    @torch.no_grad()
-    def tiles(self) -> None:
-        inputs, (W, bias, A, B, multiplier) = self._layer(*self.sizes.shapes[-1])
-        linear, thin = [x @ W.T for x in inputs], [x @ A for x in inputs]
-        calls = {
-            f"{tile[0]}×{tile[1]}": lambda k=0, tile=tile: launch(
-                lora_kernel, linear[k], thin[k], B, bias, multiplier, *tile
-            )
-            for tile in self.sizes.tiles
-        }
-        exact = torch.relu(linear[0].float() + multiplier * (thin[0].float() @ B.float()) + bias.float())
-        self._rows("tiles", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(self.sizes.shapes[-1]))
-
     def _layer(self, rows: int, width: int) -> tuple[list[Tensor], tuple]:
         """Inputs, so many that together they are four times the L2, 16 at most; W, bias, A, B as if trained, 1.5."""
         count = self.sets(rows * width * self.dtype.itemsize) if self.gpu else 2
@@ -166,51 +141,6 @@ class Lora(Experiment):
 
     def _labels(self, shape: tuple[int, int]) -> dict:
         return {"rows": shape[0], "width": shape[1], "rank": self.sizes.rank, "dtype": str(self.dtype)[6:]}
-
-    # ------------------------------------------------------------------------------------------- many adapters
-
-    @torch.no_grad()
-    def adapters(self) -> None:
-        rows, width, count, rank = self.sizes.adapters
-        inputs, A, B, adapter, exact = self._chosen(count)
-        functions = {"gathered": ways.gathered, MASKED: ways.masked, GROUPED: ways.grouped}
-        calls = {name: lambda k=0, f=f: f(inputs[k], A, B, adapter) for name, f in functions.items()}
-        calls |= {"one adapter": lambda k=0: (inputs[k] @ A[0]) @ B[0]}
-        judged = {name: () if name == "one adapter" else (exact,) for name in calls}
-        peaks = {name: self._peak(call) for name, call in calls.items()}
-        labels = {"rows": rows, "width": width, "adapters": count, "rank": rank}
-        self._rows("adapters", calls, judged, len(inputs), peaks, **labels)
-
-    @torch.no_grad()
-    def crossing(self) -> None:
-        rows, width, _, rank = self.sizes.adapters
-        for count in self.sizes.counts:
-            inputs, A, B, adapter, exact = self._chosen(count)
-            calls = {
-                name: lambda k=0, f=f, inputs=inputs, A=A, B=B, adapter=adapter: f(inputs[k], A, B, adapter)
-                for name, f in {MASKED: ways.masked, GROUPED: ways.grouped}.items()
-            }
-            labels = {"rows": rows, "width": width, "adapters": count, "rank": rank}
-            self._rows("crossing", calls, dict.fromkeys(calls, (exact,)), len(inputs), **labels)
-
-    def _chosen(self, count: int) -> tuple:
-        """Inputs, A and B of `count` adapters, the adapter of each row, and what the first input must give."""
-        rows, width, _, rank = self.sizes.adapters
-        inputs, _ = self._layer(rows, width)
-        A, B = self.normal(count, width, rank) / width**0.5, self.normal(count, rank, width) / rank**0.5
-        A, B = A.to(self.dtype), B.to(self.dtype)
-        adapter = torch.randint(count, (rows,), device=self.device)
-        return inputs, A, B, adapter, ways.masked(inputs[0].float(), A.float(), B.float(), adapter)
-
-    def _peak(self, call: Callable) -> dict:
-        call()
-        if self.gpu is None:
-            return {"peak_bytes": 0}
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        return {"peak_bytes": torch.cuda.max_memory_allocated() - before}
 
 
 def _with_op(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float, backend: str) -> Tensor:

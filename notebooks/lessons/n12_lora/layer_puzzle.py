@@ -106,6 +106,10 @@ def check_layer(answer: Callable) -> str:
         wanted = linear(x).detach()
         try:
             layer = _built(answer, linear, rank, alpha)
+            require(
+                layer.linear.weight.data_ptr() == linear.weight.data_ptr(), "W was copied",
+                "Make no tensor of W's size: self.linear = linear keeps the trained layer itself.",
+            )
             out = reader.alone(layer)(x)
             with _OfWsSize(inputs * outputs) as seen:
                 layer(x)
@@ -114,6 +118,10 @@ def check_layer(answer: Callable) -> str:
             require(
                 torch.equal(out.detach(), wanted), "with B = 0, the layer does not give what linear gives",
                 "The result is linear(x) + multiplier · (x A) B, and here the second term is 0.",
+            )
+            require(
+                _begins(layer, x), "with B = 0, no gradient reaches B",
+                "Training begins with this gradient: compute the adapter's product even while B is 0.",
             )
             with torch.no_grad():
                 layer.B.normal_()
@@ -130,6 +138,13 @@ def check_layer(answer: Callable) -> str:
                 f"right, but {(seen.made or [''])[0]}, as large as W",
                 "The product x A is thin. So compute (x A) B, and never A B.",
             )
+            with torch.no_grad():
+                evaluated = layer.eval()(x)
+            require(
+                close(evaluated.double(), expected, tolerance), f"after eval(): {off(evaluated.double(), expected)}",
+                "The adapter belongs to the layer when it predicts, too: forward need not ask self.training.",
+            )
+            layer.train()
             _same_gradients(layer, leaf, out, alpha / rank, tolerance)
             require(torch.equal(leaf, x), "x was changed", "x belongs to the caller: make a new tensor.")
             same = {name: torch.equal(value, frozen[name]) for name, value in linear.state_dict().items()}
@@ -137,6 +152,13 @@ def check_layer(answer: Callable) -> str:
         except AssertionError as error:
             raise AssertionError(f"{case}: {error}") from error
     return "lora_layer: 3 cases passed on the CPU"
+
+
+def _begins(layer: nn.Module, x: Tensor) -> bool:
+    """Whether the gradient of B is there and is not 0."""
+    out = layer(x)
+    gradient = torch.autograd.grad(out.square().sum(), layer.B, allow_unused=True)[0] if out.requires_grad else None
+    return gradient is not None and bool(gradient.any())
 
 
 def _same_gradients(layer: nn.Module, x: Tensor, out: Tensor, multiplier: float, tolerance: float) -> None:

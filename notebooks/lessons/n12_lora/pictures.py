@@ -1,4 +1,4 @@
-"""Pictures of LoRA: its matrices to scale, passes over memory, what bfloat16 keeps, blocks of many adapters."""
+"""Pictures of LoRA: its matrices to scale, passes over memory, what bfloat16 keeps."""
 
 from __future__ import annotations
 
@@ -75,22 +75,4 @@ def draw_kept(projection: Callable = merging.projection) -> Figure:
     ax.invert_xaxis()
     ax.axhline(1, color="0.7", lw=1)
     ax.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def draw_blocks(adapter: Sequence[int] = (2, 0, 1, 2, 4, 0), count: int = 5, rank: int = 3) -> Figure:
-    """x with all adapters' A: what each row keeps of its n · r numbers."""
-    figure, ax = panels((9, 2.6))
-    for row, chosen in enumerate(adapter):
-        for place in range(count * rank):
-            own = place // rank == chosen
-            left = place + 0.4 * (place // rank)
-            draw_box(ax, left, row, 1, 0.85, f"C{chosen}" if own else "white", 0.6, "0.6")
-            ax.text(left + 0.5, row + 0.43, "" if own else "0", ha="center", va="center", size=7, color="0.5")
-        ax.text(-0.4, row + 0.43, f"row {row}: adapter {chosen}", ha="right", va="center", size=9)
-    for number in range(count):
-        middle = number * (rank + 0.4) + rank / 2
-        ax.text(middle, -0.25, f"x A[{number}]", ha="center", va="bottom", size=9, color=f"C{number}")
-    ax.set(xlim=(-6, count * (rank + 0.4)), ylim=(len(adapter), -1))
-    ax.axis("off")
     return figure

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lessons.n12_lora.experiment import GROUPED, MASKED
-from lessons.shared.records import NO_RECORD, Record, copy_us, spread
+from lessons.shared.records import Record, copy_us, spread
 
 if TYPE_CHECKING:
     import pandas
 
 LORA = Record("lora")
 ROWS, WIDTH = 8192, 4096  # of the layer that the lesson speaks of
-VARIANTS = {"the op": "fused, triton", "masked": MASKED, "grouped": GROUPED}  # the lesson's names, the record's
+VARIANTS = {"the op": "fused, triton"}  # the lesson's name, the record's
 
 
 def row(part: str, variant: str, **labels) -> pandas.Series | None:
@@ -42,43 +41,14 @@ def e_us(passes: float) -> float:
     return copy_us(passes * ROWS * WIDTH * 2)
 
 
-def _head(record: Record = LORA) -> str:
-    return f"Recorded, {record.head('GPU')}, torch {record.head('torch')}, {record.head('date')}:"
-
-
-def _line(what: str, part: str, variant: str, more: str = "", **labels) -> None:
-    entry = row(part, variant, **labels)
-    if entry is None:
-        chosen = _labels(part, variant, labels)
-        text = LORA.elsewhere(part, beside=VARIANTS["the op"], called="the op", **chosen)
-    else:
-        text = f"{spread(entry, 8)} µs"
-    print(f"  {what:28}{text}{more}")
-
-
 def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
     """A line a way, and what was predicted."""
-    print(_head())
+    print(f"Recorded, {LORA.head('GPU')}, torch {LORA.head('torch')}, {LORA.head('date')}:")
     for name, guess in predicted.items():
-        _line(name, "layer", name, "" if guess is None else f", your prediction: {guess}", **labels)
-
-
-def show_crossing() -> None:
-    """The mask and the groups, by the number of adapters; or that there is no record."""
-    try:
-        record = LORA.with_part("crossing")
-    except LookupError:
-        print(NO_RECORD)
-        return
-    print(_head(record))
-    for count, rows in record.rows("crossing").groupby("adapters"):
-        us = dict(zip(rows["variant"], rows["us_p50"], strict=True))
-        print(f"  {count:4.0f} adapters: masked {us[MASKED]:.0f} µs, grouped {us[GROUPED]:.0f} µs")
-
-
-def show_adapters(predicted: str | None) -> None:
-    """A line a way: µs, and the most memory beside inputs and weights."""
-    print(_head())
-    for name in ("gathered", "masked", "grouped"):
-        entry, mark = row("adapters", name), ", your prediction" if name == predicted else ""
-        _line(name, "adapters", name, f", {entry['peak_bytes'] / 1e6:.0f} MB{mark}")
+        entry = row("layer", name, **labels)
+        if entry is None:
+            chosen = _labels("layer", name, labels)
+            text = LORA.elsewhere("layer", beside=VARIANTS["the op"], called="the op", **chosen)
+        else:
+            text = f"{spread(entry, 8)} µs"
+        print(f"  {name:28}{text}{'' if guess is None else f', your prediction: {guess}'}")

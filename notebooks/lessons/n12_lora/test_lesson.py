@@ -104,17 +104,6 @@ def test_the_kernel_gives_the_layer():
     torch.testing.assert_close(ways.by_kernel(*layer), ways.eager(*layer), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_many_adapters_give_the_same_by_every_way(dtype):
-    x, A, B = torch.randn(9, 16), torch.randn(3, 16, 8), torch.randn(3, 8, 24)
-    x, A, B = (tensor.to(dtype) for tensor in (x, A, B))
-    adapter = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2, 2])  # one is nobody's
-    wanted = torch.stack([x[row].double() @ A[n].double() @ B[n].double() for row, n in enumerate(adapter.tolist())])
-    close = 0.02 if dtype == torch.bfloat16 else 1e-5
-    for way in (ways.gathered, ways.masked, ways.grouped):
-        assert (way(x, A, B, adapter) - wanted).norm() < close * wanted.norm(), way.__name__
-
-
 def test_what_bfloat16_keeps():
     projections = [merging.projections(std) for std in merging.STDS]
     assert all(abs(kept - 1) < 1e-3 for kept in projections[0].values())
@@ -140,12 +129,10 @@ def test_rounding_by_hand_is_that_of_bfloat16_layers(monkeypatch):
 
 def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
     recorded.show_layer({"eager": 500, "LoRA kernel": None, "none such": 3})
-    recorded.show_adapters("masked")
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["eager", f"{recorded.time_us('layer', 'eager'):.1f}"] for line in lines)
     (missing,) = (line for line in lines if "none such" in line)
     assert " ".join(missing.split()) == "none such no record yet, your prediction: 3"
-    assert [line.split()[0] for line in lines if line.endswith("your prediction")] == ["masked"]
     with pytest.raises(LookupError, match=r"lora\.json: no none such in layer"):
         recorded.time_us("layer", "none such")
 
@@ -154,7 +141,7 @@ def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
 def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
     """In small: no row of the cells' is missing but the one that only a GPU has."""
     lesson = experiment.Lora(torch.device("cpu"))
-    lesson.measure(["layer", "tiles", "adapters"])
+    lesson.measure(["layer"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
 
     monkeypatch.setattr(recorded, "LORA", Unsaved("lora", lesson.rows))
@@ -167,7 +154,6 @@ def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
     named = ast.literal_eval(cell.split("names = ")[1].split(", *calls")[0])
     calls = experiment.IN_PLACE, experiment.ONE_PRODUCT, experiment.RELU_INSIDE, experiment.MERGED
     recorded.show_layer(dict.fromkeys([*named, *calls]))
-    recorded.show_adapters(None)
     missing = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "no record yet" in line]
     assert missing == ["max-autotune", *["the"] * ("triton" not in lesson.backends)]
 
@@ -175,4 +161,3 @@ def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
 def test_pictures_need_no_record():
     pictures.draw_matrices()
     pictures.draw_kept()
-    pictures.draw_blocks()

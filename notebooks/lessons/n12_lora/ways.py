@@ -1,6 +1,4 @@
-"""Ways to compute a layer with LoRA, and y = (x A) B where each row has an adapter of its own.
-
-The text of each is that of the notebook's cell: a test compares them.
+"""Ways to compute a layer with LoRA. The text of each is that of the notebook's cell: a test compares them.
 """
 
 import torch
@@ -35,20 +33,3 @@ def relu_inside(x, both, bias, A, multiplier):
 
 def merge(W, A, B, multiplier):  # in float64, and rounded once
     return (W.double() + multiplier * (A.double() @ B.double()).T).to(W)
-
-
-def gathered(x, A, B, adapter):  # x [rows, in], A [n, in, r], B [n, r, out], adapter [rows]
-    return torch.bmm(torch.bmm(x[:, None], A[adapter]), B[adapter])[:, 0]
-
-
-def masked(x, A, B, adapter):
-    thin = (x @ A.transpose(0, 1).flatten(1)).view(len(x), len(A), -1)  # [rows, n, r]
-    own = adapter[:, None] == torch.arange(len(A), device=x.device)
-    return (thin * own[:, :, None]).flatten(1) @ B.flatten(0, 1)
-
-
-def grouped(x, A, B, adapter):
-    chosen, order = adapter.sort(stable=True)
-    ends = torch.searchsorted(chosen, torch.arange(len(A), device=x.device), right=True).int()
-    y = F.grouped_mm(F.grouped_mm(x[order], A, offs=ends), B, offs=ends)
-    return torch.empty_like(y).index_copy_(0, order, y)

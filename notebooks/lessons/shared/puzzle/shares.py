@@ -101,15 +101,18 @@ class _Looked:
 
 
 def _once(stores: Stores) -> None:
-    """AssertionError if two programs, or two lanes of one store, store the same element."""
+    """AssertionError if two programs, two stores of one, or two lanes of a store, store the same element."""
     owner: dict[int, int] = {}
     for program, offsets in stores:
         element, lanes = max(Counter(offsets).items(), key=lambda pair: pair[1], default=(0, 1))
         if lanes > 1:
             raise AssertionError(f"{lanes} lanes of program {program} store element {element}")
         for element in offsets:
-            if owner.setdefault(element, program) != program:
-                raise AssertionError(f"programs {owner[element]} and {program} both store element {element}")
+            if (other := owner.get(element)) == program:
+                raise AssertionError(f"program {program} stores element {element} twice")
+            if other is not None:
+                raise AssertionError(f"programs {other} and {program} both store element {element}")
+            owner[element] = program
 
 
 def _alike(stores: Stores, programs: int) -> None:
