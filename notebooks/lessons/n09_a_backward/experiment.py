@@ -4,6 +4,7 @@
     warps      sum_tiles by the warps of a program
     chunks     sum_atomic, and sum_chunk (the kernel two_stage, launched twice), by the number of chunks
     order      some runs of a step on one input: in how many columns they differ, and how far from the exact sums
+    op         add_mul_activation's backward in Triton, with all its sums, by chunks: row_chunks takes the fastest
     backward   of relu(x + 0.5 y + bias), by eager and by the lesson's own kernel and two_stage
     training   add_mul_activation and its backward together, by each implementation; kept: bytes that the forward
                leaves for the backward, beside its inputs and its output
@@ -25,6 +26,7 @@ from kernels import add_mul_activation
 from kernels.device.launch import cdiv
 from kernels.inductor.lower import fresh
 from kernels.ops.add_mul_activation import eager
+from kernels.ops.add_mul_activation.triton_launch import backward
 from lessons.n09_a_backward import puzzles, recorded
 from lessons.shared.experiment import Experiment, Outputs, Way, tensors
 
@@ -70,14 +72,16 @@ class Sizes:
     columns: int = recorded.COLUMNS
     warps: tuple[int, ...] = (1, 2, 4, 8)
     chunks: tuple[int, ...] = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+    op_chunks: tuple[int, ...] = (64, 128, 256, 384, 512, 768, 1024, 2048, 4096)
     backward_chunks: int = 256
     runs: int = 50
 
 
 class Backward(Experiment):
     NAME = "backward"
-    PARTS = ("step", "warps", "chunks", "order", "backward", "training")
-    FULL, SMALL = Sizes(), Sizes(rows=32, columns=20, warps=(4,), chunks=(2,), backward_chunks=2, runs=2)
+    PARTS = ("step", "warps", "chunks", "order", "op", "backward", "training")
+    FULL = Sizes()
+    SMALL = Sizes(rows=32, columns=20, warps=(4,), chunks=(2,), op_chunks=(2,), backward_chunks=2, runs=2)
 
     def sums(self, part: str, ways: Iterable[tuple[str, dict]]) -> None:
         """Ways to sum a tensor over its rows: the step, and what else `launch` takes."""
@@ -106,9 +110,26 @@ class Backward(Experiment):
             runs = torch.stack([launch(step, x) for _ in range(self.sizes.runs)])
             errors = (runs[0].double() - exact).abs()
             self.add(
-                "order", None, bool((errors <= 1e-5 * size).all()), step=step, runs=self.sizes.runs,
-                differing=int((runs != runs[0]).any(0).sum()), columns=self.sizes.columns, error=float(errors.median()),
+                "order", None, bool((errors <= 1e-5 * size).all()), step=step, chunks=recorded.CHUNKS,
+                runs=len(runs), differing=int((runs != runs[0]).any(0).sum()), columns=self.sizes.columns,
+                error=float(errors.median()),
             )
+
+    def op(self) -> None:
+        for activation in ("relu", "gelu"):
+            leaves, grad, right = self._leaves(activation)
+            x, bias, y = (leaf.detach() for leaf in leaves)
+            out = eager.add_mul_activation(x, bias, y, MULTIPLIER, activation)
+            read = (out, None, None, None) if activation == "relu" else (None, x, bias, y)
+
+            def call(chunks: int, read=read, like=(x, bias, y), grad=grad, activation=activation):
+                grad_x, grad_bias, grad_y = made = tuple(map(torch.empty_like, like))
+                backward(grad, *read, MULTIPLIER, activation, grad_x, grad_bias, grad_y, chunks=chunks)
+                return made
+
+            counts = ({"chunks": chunks, "sums": True} for chunks in self.sizes.op_chunks)
+            ways = [Way(labels, [partial(call, labels["chunks"])], right) for labels in counts]
+            self.compare("op", ways, activation=activation)
 
     def backward(self) -> None:
         """A forward on the stream that is captured, once; then its backward, again and again."""
