@@ -46,7 +46,7 @@ def draw_chunks() -> Figure:
         points = recorded.BACKWARD.rows("chunks", step=step).sort_values("chunks")
         ax.plot(points["chunks"], points["us_p50"], "o-", ms=4, color=colour, label=way)
     ax.axhline(least, color="0.4", ls="--", lw=1)
-    ax.text(1, least, f"the bytes at the copy's rate: {least:.1f} µs", va="top", size=8)
+    ax.text(1, least, f"the bytes at the copy's rate: {least:.1f} µs", va="bottom", size=8)
     ax.set(xscale="log", yscale="log", xlabel="chunks of the rows", ylabel=f"µs, {RECORDED}")
     ax.set_xticks(chunks := [1, 4, 16, 64, 128, 512, 2048, 16384], [f"{count:,}" for count in chunks], size=8)
     ax.set_yticks(us := [30, 100, 300, 1000], us)

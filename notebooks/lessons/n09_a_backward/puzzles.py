@@ -29,6 +29,7 @@ from lessons.shared.puzzle.shares import SharedOut
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
 BLOCK = 16
+UNSET = 1000.0  # what target has before: in NaN it would not show that a kernel adds to it
 
 
 def traffic(way: int, itemsize: int) -> tuple[int, int]:
@@ -105,7 +106,7 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
         else:
             hint = (f"There are {chunks} chunks of {chunk} rows, and program_id(1) is the chunk's number. A chunk "
                     "begins where the one before it ends, and has a row of target to itself.")
-        workspace = x.new_full((chunks, columns), torch.nan)
+        workspace = x.new_full((chunks, columns), UNSET)
         yield Call(f"{rows}×{columns}, chunks of {chunk}", (x, result, workspace), (chunk,), hint=hint)
 
 
@@ -114,8 +115,9 @@ def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
     grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device).relu()
 
     def call(what: str, hint: str, multiplier: float = 0.5) -> Call:
-        unset = (grad.new_full((count, columns), torch.nan) for count in (rows, rows, -(-rows // chunk)))
-        return Call(f"{rows}×{columns}, chunks of {chunk}{what}", (grad, out, *unset), (multiplier, chunk), hint=hint)
+        unset, target = grad.new_full((2, rows, columns), torch.nan), grad.new_full((-(-rows // chunk), columns), UNSET)
+        tensors = grad, out, *unset, target
+        return Call(f"{rows}×{columns}, chunks of {chunk}{what}", tensors, (multiplier, chunk), hint=hint)
 
     if case.values == "special":
         grad[grad.isnan()] = torch.inf

@@ -42,7 +42,8 @@ def test_a_loop_waits_once_for_what_it_loads_at_once():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "warps", "count"), [("sum_rows", 1, 1), ("sum_tiles", 1, 2), ("sum_tiles", 4, 3), ("sum_atomic", 4, 5)]
+    ("kernel", "warps", "count"),
+    [("sum_rows", 1, 1), ("sum_tiles", 1, 2), ("sum_tiles", 4, 3), ("two_stage", 4, 3), ("sum_atomic", 4, 5)],
 )
 def test_the_waits_that_the_lesson_counts(kernel, warps, count):
     assert waits()(machine_code.loop_of(kernel, warps)) == count
