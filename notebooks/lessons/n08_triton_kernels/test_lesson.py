@@ -74,6 +74,13 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     assert "replayed 7.5; here 65.0 µs, replayed 64.0" in out
 
 
+def test_the_table_of_offsets_is_what_is_stored(capsys):
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    (cell,) = [cell for cell in cells if "".join(cell["source"]) == "recorded.show_offsets()"]
+    recorded.show_offsets()
+    assert capsys.readouterr().out == "".join(cell["outputs"][0]["text"])
+
+
 def test_the_race_is_drawn_with_what_was_measured_here():
     labels = ("yours, or the answer", "the library", "torch.compile", "eager", "a copy")
     for here in (None, dict.fromkeys(labels, 90.0)):
@@ -91,6 +98,16 @@ def test_how_wide_the_accesses_are(odd):
         assert widths == {"ld": {16: 2, 4: 8 + 16}, "st": {16: 2, 4: 8}}
     else:
         assert widths == {"ld": {16: 2 * 4}, "st": {16: 2 * 2}}
+
+
+def test_at_an_odd_size_all_loads_come_before_the_first_sum():
+    lines = sass(h200.compiled(pointwise_kernels.add_relu, 4, odd=True, COLUMNS=511, BLOCK=1024).cubin)
+    if not lines:
+        pytest.skip("there is no nvdisasm here")
+    first_sum = next(number for number, line in enumerate(lines) if "FADD" in line)
+    loads = [number for number, line in enumerate(lines) if "LDG" in line]
+    assert len(loads) == 16
+    assert max(loads) < first_sum
 
 
 @triton.jit
