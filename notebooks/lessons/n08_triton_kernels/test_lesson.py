@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
-from kernels.check import OutOfBounds, check, late_stores, spec_of
+from kernels.check import OutOfBounds, check, late_accesses, spec_of
 from kernels.device.activations import activate
 from kernels.inductor.machine_code import accesses, sass
 from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
@@ -135,11 +135,20 @@ def test_the_answer_passes_the_ops_contract(capsys):
     assert capsys.readouterr().out == f"capstone: {calls} cases passed on cpu\n"
 
 
-def test_a_late_program_is_seen_to_store_where_it_should():
+def test_a_late_program_is_seen_to_load_and_store_where_it_should():
     tensors = [torch.zeros(16, dtype=torch.bfloat16)] * 4
     names = {"COLUMNS": 16, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 16}
-    stored = late_stores(pointwise_kernels.add_mul_activation, 2**28, *tensors, 0.5, 2**32 + 5, **names)
-    assert stored == list(range(2**32, 2**32 + 5))
+    made = late_accesses(pointwise_kernels.add_mul_activation, 2**28, *tensors, 0.5, 2**32 + 5, **names)
+    five = [*range(2**32, 2**32 + 5)]
+    assert [access.offsets for access in made if access.what == "store" and access.tensor == "out"] == [five]
+    loads = {
+        tensor: [access.offsets for access in made if access.what == "load" and access.tensor == tensor]
+        for tensor in ("x", "y", "bias")
+    }
+    assert all(len(of) == 3 for of in loads.values())
+    assert five in loads["x"]
+    assert five in loads["y"]
+    assert [0, 1, 2, 3, 4] in loads["bias"]
 
 
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
