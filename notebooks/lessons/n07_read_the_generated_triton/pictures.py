@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessons.n07_read_the_generated_triton import arithmetic, recorded
+from lessons.n07_read_the_generated_triton import recorded
 from lessons.n07_read_the_generated_triton.layer_variants import COLUMNS
 from lessons.shared.picture import FETCHED, NEEDED, OTHER, draw_box, panels
 from lessons.shared.records import LANES, SECTOR
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 SECTOR_ELEMENTS = SECTOR // 4  # float32
 
 
+def width(block: int, warps: int) -> int:
+    """Bytes that a lane moves in one instruction, where addresses and sizes are known to be multiples of 16."""
+    return 4 * min(4, max(1, block // (LANES * warps)))
+
+
 def draw_index(element: int = 1300, rows: int = 4) -> Figure:
     """From an element's index to its row and column, and to the program, warp and lane that compute it."""
     row = recorded.kept()
     if not 0 <= element < row["rows"] * COLUMNS:
         raise ValueError(f"element: expected 0 to {row['rows'] * COLUMNS - 1:,}, the elements of x; got {element}")
     block, warps = int(row["XBLOCK"]), int(row["num_warps"])
-    neighbours = arithmetic.width(block, warps) // 4
+    neighbours = width(block, warps) // 4
     at_once = neighbours * LANES * warps  # elements that all lanes take in one instruction
     shown = rows * COLUMNS
     start = element // shown * shown  # the first that is drawn

@@ -54,8 +54,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         x[0, 0] = float("nan")
         hint = "triton_helpers.maximum of a NaN is NaN. Is yours NaN too?"
         yield Call("6 rows, a NaN in x", (x, w), hint=hint)
-        x[0, 0] = 1000.0
-        yield Call("6 rows, 1000 in x", (x, w), hint="tmp6 has a lower limit but no upper one.")
+        x[0, 0] = float("inf")
+        yield Call("6 rows, an Inf in x", (x, w), hint="tmp6 has a lower limit but no upper one: of Inf it is Inf.")
     else:
         hint = "The kernel was generated for 6 rows. Your function must take any number of rows."
         yield Call(f"{rows} rows", (x, w), hint=hint)
