@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 from kernels import runtime  # before anything that imports Triton
 from kernels.check import OutOfBounds
 from kernels.inductor import compile_candidates, run_kernel, split, triton_source
-from kernels.inductor.machine_code import accesses
+from kernels.inductor.machine_code import accesses, sass
 from lessons.n07_read_the_generated_triton import (
     experiment,
     kernel_puzzles,
@@ -69,6 +69,37 @@ def test_the_compiler_reads_as_wide_as_the_lesson_says(known):
         assert sorted(puzzles.widths(compiled.ptx)) == sorted(
             width for width, times in accesses(compiled.ptx)["ld"].items() for _ in range(times)
         )
+
+
+def that_run(code: list[str]) -> int:
+    """The instructions that run where all numbers fit into 32 bits: a division jumps over its branch for others, and
+    what this branch calls stands behind the kernel's end."""
+    count, jumped = 0, False
+    for line in code:
+        jumped = jumped and not line.startswith("BSYNC")
+        count += not jumped
+        if line.startswith("EXIT"):
+            return count
+        jumped = jumped or line.startswith("BRA")
+    raise AssertionError("the kernel has no end")
+
+
+@pytest.mark.slow  # two kernels through Inductor and the assembler
+def test_with_dynamic_columns_more_instructions_run_than_at_an_odd_size():
+    """In either config, though not all that the code has: a division has a branch for numbers beyond 32 bits."""
+    run, all_of_them = {}, {}
+    for variant in ("columns open", "an odd size"):
+        shape = layer_variants.VARIANTS[variant].shape(65536)
+        inputs = torch.empty(shape), torch.empty(shape), torch.empty(shape[1])
+        generated = experiment.lower_here(variant, *inputs)
+        for compiled in compile_candidates(generated.source):
+            lane = variant, compiled.num_warps
+            code, elements = sass(compiled.cubin), compiled.blocks["XBLOCK"] // 32 / compiled.num_warps
+            run[lane], all_of_them[lane] = that_run(code) / elements, len(code) / elements
+    assert all(run["columns open", warps] > all_of_them["an odd size", warps] for warps in (4, 8))
+    assert all(run["columns open", warps] < all_of_them["columns open", warps] for warps in (4, 8))
+    # So what is in the code does not tell the configs apart.
+    assert run["columns open", 8] < all_of_them["columns open", 4]
 
 
 def test_a_kernel_for_any_sizes_has_wide_accesses_where_triton_sees_multiples_of_16(tmp_path):
