@@ -1,1 +1,1 @@
-"""What makes a kernel an op, in torch.library alone and in our declaration, and what a call of each costs."""
+"""What makes a kernel an op: by torch.library, and in C++."""

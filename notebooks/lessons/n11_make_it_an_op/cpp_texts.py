@@ -1,6 +1,6 @@
 """The CUDA texts of the notebook's cells once more: the lecture's op add_relu, and the kernel that the reader wraps.
 
-test_lesson.py holds them to the cells. AUTOGRAD, the op's gradient in C++, the notebook prints.
+test_lesson.py holds them to the cells.
 """
 
 KERNEL = r"""
@@ -46,32 +46,3 @@ __global__ void add_mul_relu_kernel(const float* x, const float* bias, const flo
 }
 """
 KERNEL_10 = KERNEL + OF_10
-
-AUTOGRAD = r"""
-#include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/where.h>
-#include <torch/csrc/autograd/custom_function.h>
-
-using namespace torch::autograd;
-struct AddRelu : Function<AddRelu> {
-    static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& bias) {
-        static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("lecture_cpp::add_relu", "");
-        at::AutoDispatchBelowADInplaceOrView below;  // the next key: CUDA's, or a fake tensor's
-        at::Tensor out = op.typed<at::Tensor(const at::Tensor&, const at::Tensor&)>().call(x, bias);
-        ctx->save_for_backward({out});
-        return out;
-    }
-    static variable_list backward(AutogradContext* ctx, variable_list grads) {
-        at::Tensor out = ctx->get_saved_variables()[0], grad_x = at::where(out <= 0, 0, grads[0]);
-        return {grad_x, grad_x.sum_to_size_symint({grad_x.sym_size(-1)})};
-    }
-};
-at::Tensor recorded(const at::Tensor& x, const at::Tensor& bias) { return AddRelu::apply(x, bias); }
-TORCH_LIBRARY_IMPL(lecture_cpp, Autograd, m) { m.impl("add_relu", &recorded); }
-"""
-
-
-def with_gradient() -> str:
-    """The op with its gradient in C++, in a namespace of its own: lecture_autograd."""
-    return (KERNEL + OP + AUTOGRAD).replace("lecture_cpp", "lecture_autograd")

@@ -1,8 +1,9 @@
 """A CUDA text with TORCH_LIBRARY as a library for CPU tensors: by g++, over kernels/check/host/cuda_on_host.h.
 
 The text stays as it is but for three things: PyTorch's CUDA headers become on_host.h, a launch by <<<…>>> a loop over
-its threads, and the dispatch key CUDA the key CPU. A namespace of ops can be registered once in a process, so it gets
-the text's hash behind its name: a reader changes the text, and runs the cell again.
+its threads, and CUDA, as the dispatch key or as a device that the text asks for, becomes CPU. A namespace of ops can be
+registered once in a process, so it gets the text's hash behind its name: a reader changes the text, and runs the cell
+again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kernels.runtime import KERNELS
 ROOM = Path(__file__).resolve().parent
 LIBRARY = re.compile(r"\b(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\(\s*)(\w+)")
 INCLUDE = re.compile(r"^[ \t]*#include[^\n]*", re.M)
+DEVICE = re.compile(r"\b(is_|k|DeviceType::)(?:cuda|CUDA)\b")  # is_cuda(), at::kCUDA, at::DeviceType::CUDA
 OF_CUDA = re.compile(r"[<\"](ATen/cuda|c10/cuda|cuda)")
 _loaded: set[str] = set()  # hashes of texts
 
@@ -41,7 +43,7 @@ def load(text: str, together: Collection[str] = ()) -> torch._ops._OpNamespace:
         source = BUILD / f"op_{_hash(''.join(texts))}.cpp"
         source.write_text(_whole(texts))
         flags = ("-std=c++20", "-O0", "-w", "-fmax-errors=2")
-        with _no_alarm(), redirect_stderr(io.StringIO()):  # it says that it builds
+        with no_alarm(), redirect_stderr(io.StringIO()):  # it says that it builds
             load_library(source.stem, source, cache=BUILD, include=(KERNELS, ROOM), flags=flags)
         _loaded.update(map(_hash, texts))
     return getattr(torch.ops, f"{namespace(text)}_{name}")
@@ -62,8 +64,8 @@ def _whole(texts: Collection[str]) -> str:
     parts = [*sorted(includes), "#include <torch/library.h>", '#include "on_host.h"']
     for text in texts:
         body = LIBRARY.sub(rf"\g<1>\g<2>_{_hash(text)}", INCLUDE.sub("", text))
-        body = body.replace(f'"{namespace(text)}::', f'"{namespace(text)}_{_hash(text)}::')  # an op by its name
         body = re.sub(r"(TORCH_LIBRARY_IMPL\(\s*\w+\s*,\s*)CUDA\b", r"\1CPU", body)
+        body = DEVICE.sub(lambda device: device[1] + ("cpu" if device[1] == "is_" else "CPU"), body)
         parts += [f"namespace text_{_hash(text)} {{", '#line 1 "text"', LAUNCH.sub(_launch, body), "}"]
     return "\n".join(parts) + "\n"
 
@@ -81,7 +83,7 @@ def _arguments(text: str) -> list[str]:
 
 
 @contextmanager
-def _no_alarm() -> Iterator[None]:
+def no_alarm() -> Iterator[None]:
     """In here a puzzle's time stands still: a compiler on a busy machine is no endless loop."""
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     try:

@@ -1,14 +1,17 @@
 // What a text takes of PyTorch's CUDA headers, for g++: the current stream, the guard of the device, the launch's error.
 #pragma once
 
+#include <type_traits>
+
 #include "check/host/cuda_on_host.h"
 
 namespace lecture {
 inline cudaError_t last_error = cudaSuccess;
 
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments... arguments) {
-    last_error = launch_kernel(kernel, grid, block, 0, nullptr, Parameters(arguments)...);
+// The arguments are converted as a call's are: a void* is no float*.
+template <class... Parameters>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::type_identity_t<Parameters>... arguments) {
+    last_error = launch_kernel(kernel, grid, block, 0, nullptr, arguments...);
 }
 }  // namespace lecture
 

@@ -1,4 +1,4 @@
-"""Pictures of an op: what a call passes on its way, where a fake is wrong, what each rung costs."""
+"""Pictures of an op: what a call passes on its way, and where a fake is wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lessons.n11_make_it_an_op import recorded
-from lessons.shared.picture import FETCHED, RECORDED, draw_arrow, draw_box, open_panels, panels
+from lessons.shared.picture import FETCHED, draw_arrow, draw_box, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OURS, THEIRS, LINE = FETCHED, "#deebf7", "0.45"
+OURS, LINE = FETCHED, "0.45"
 _box = partial(draw_box, lw=0.8, edge=LINE, size=9)
 _arrow = partial(draw_arrow, colour=LINE, lw=1.2)
 
@@ -55,28 +54,4 @@ def draw_places(tensors: Mapping[str, Tensor]) -> Figure:
         ax.set(xlim=(0, columns), ylim=(rows, 0))
         ax.set_title(f"{title}: strides {tuple(tensor.stride())}", size=9)
         ax.axis("off")
-    return figure
-
-
-def draw_rungs(predicted: float | None = None) -> Figure:
-    """µs of one call from Python, a bar a rung, without a gradient; the prediction is of custom_op's, and stands there.
-    """
-    rungs = recorded.rungs()
-    figure, ax = open_panels((10, 3.6))
-    for n, (name, times) in enumerate(rungs.items()):
-        if times is None:
-            ax.text(0.3, n, recorded.elsewhere(name), va="center", size=8, color="0.4")
-            continue
-        ours = name in ("torch.library", "torch.library, define", "triton", "cuda")
-        ax.barh(n, times.us, color=OURS if ours else "#9ecae1", ec=LINE, height=0.7)
-        ax.plot((times.low, times.high), (n, n), color="black", lw=1)
-        ax.text(times.high + 0.3, n, f"{times.us:.1f}", va="center", size=8)
-        if name == "torch.library" and predicted is not None:
-            ax.plot((predicted, predicted), (n - 0.45, n + 0.45), color="C3", lw=2)
-            ax.text(predicted, n - 0.5, "your prediction", color="C3", size=8, ha="center", va="bottom")
-    ax.set_yticks(range(len(rungs)), labels=[recorded.RUNGS[name] for name in rungs])
-    longest = max(times.high for times in rungs.values() if times)
-    ax.set_xlim(0, 1.12 * max(longest, predicted or 0))
-    ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(rungs) - 0.4, -1.0))
-    ax.set_title(f"{RECORDED}; orange: an op; black line: 20th to 80th percentile", size=9)
     return figure

@@ -10,12 +10,14 @@ built by g++ and runs CPU tensors, with or without a GPU; its first run is in a 
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import itertools
 import os
 import re
 import select
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lessons.n11_make_it_an_op import cpp_texts, host_build
 from lessons.shared import answers
 from lessons.shared.puzzle import Judge, Own
+from lessons.shared.puzzle.kernels_only import Computes, kernels_only
 
 _attempts = itertools.count()
 
@@ -57,6 +60,15 @@ def said(error: BaseException) -> str:
     text = re.sub(r"^opcheck\(.*?\): \w+ failed with ", "", str(error)).split("(scroll up")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)[:200]}" if lines else type(error).__name__
+
+
+def passes(check: Callable, *arguments: object) -> bool | str:
+    """Whether check(*arguments) raises nothing; if it does, the line of the error that says what is wrong."""
+    try:
+        check(*arguments)
+    except Exception as error:
+        return (str(error).partition("metadata: ")[2] or str(error)).split("\n")[0]
+    return True
 
 
 def _opcheck(op, arguments: tuple, what: str, hint: str, tests: tuple[str, ...]) -> None:
@@ -108,7 +120,7 @@ def _fake(answer: object) -> str:
     with _op("(Tensor x) -> Tensor", pair_sums, answer) as (_, op):
         for what, x in _fake_cases():
             _same_properties(what, answer, x, reference=pair_sums)
-        _on_meta(answer)
+        _elsewhere(answer)
         for what, x in _fake_cases():
             hint = "A size may be unknown when the graph is made: compute with x.shape itself, not with int() of it."
             _opcheck(op, (x,), f"case {what}", hint, ("test_faketensor", "test_aot_dispatch_dynamic"))
@@ -118,14 +130,16 @@ def _fake(answer: object) -> str:
 
 def _same_properties(what: str, answer: Callable, *arguments: object, reference: Callable) -> None:
     mode = FakeTensorMode()
+    given = [mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments]
     try:
         with mode:
             _answering[0] = True
-            got = answer(*(mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments))
+            got = answer(*given)
     except Wrong:
         raise
     except Exception as error:
-        raise Wrong(f"case {what}: {said(error)}", "A fake tensor has a shape, but no values to read.") from error
+        hint = "A fake computes with the shape, whatever it is: there are no values to read."
+        raise Wrong(f"case {what}: {said(error)}", hint) from error
     finally:
         _answering[0] = False
     if not isinstance(got, Tensor):
@@ -134,12 +148,23 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
     for name, value in wanted.items():
         if properties[name] != value:
             raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {properties[name]}", _PROPERTIES[name])
+    if any(torch._C._is_alias_of(got, value) for value in given if isinstance(value, Tensor)):
+        raise Wrong(f"case {what}: the fake returns an argument's memory", "The op makes a new tensor: torch.empty.")
 
 
-def _on_meta(answer: Callable) -> None:
-    got = answer(torch.empty(4, 6, device="meta"))
+def _elsewhere(answer: Callable) -> None:
+    """On another device, and in a program whose default dtype is another."""
+    x, default = torch.empty(4, 6, device="meta"), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = answer(x)
+    finally:
+        torch.set_default_dtype(default)
     if got.device.type != "meta":
         raise Wrong(f"case another device: the fake's device: expected meta, got {got.device}", _PROPERTIES["device"])
+    if got.dtype != x.dtype:
+        hint = "torch.empty takes the default dtype, which a program may set to another: give it the dtype."
+        raise Wrong(f"case another default dtype: the fake's dtype: expected {x.dtype}, got {got.dtype}", hint)
 
 
 def _stays_open(op) -> None:
@@ -163,7 +188,7 @@ def _stays_open(op) -> None:
 # --------------------------------------------------------------------------------------------------------------- cpp
 
 NAME = "add_mul_relu"
-SECONDS = 30  # of a text's run
+SECONDS, BUILDING = 30, 300  # of a text's run, and of its build on a busy machine
 _ARGUMENTS = {"x": "Tensor", "bias": "Tensor", "y": "Tensor", "multiplier": "float"}
 _FORM = 'TORCH_LIBRARY(mine, m) { m.def("add_mul_relu(Tensor x, …) -> Tensor"); }'
 
@@ -175,7 +200,7 @@ def add_mul_relu(x: Tensor, bias: Tensor, y: Tensor, multiplier: float) -> Tenso
 
 def _cpp(answer: object) -> str:
     _as_text(answer)
-    library = _built(answer)
+    library = on_host(answer)
     _apart(lambda: _as_function(getattr(library, NAME).default))
     return "the op computes, refuses what it cannot compute, and is registered for CUDA"
 
@@ -206,7 +231,7 @@ def _as_text(text: object) -> None:
         listed = ", ".join(names) or "no m.impl at all"
         raise Wrong(f"case m.impl: expected {NAME}, got {listed}", "The names in m.impl and m.def must be the same.")
     function = text.partition("TORCH_LIBRARY")[0]
-    if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
+    if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|int64_t|long|double\s*&)\s+\w+[^)]*\)\s*\{", function):
         hint = "A float in the schema is a double in C++, and an int is an int64_t. The kernel may still take a float."
         raise Wrong("case the function: the dispatcher passes a double, and the function takes another type", hint)
     if re.search(r"\bint(?:32_t)?\s+\w+\s*=\s*(?:x|y|xs|ys|out)\.numel\(\)", function):
@@ -215,18 +240,23 @@ def _as_text(text: object) -> None:
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
             raise Wrong(f"case {what}", hint)
+    for name in ("bias", "y"):  # asked by itself, or in a list or call with others
+        if not re.search(rf"\b{name}\s*\.\s*(?:device|get_device|is_cuda)\(|[{{(,]\s*&?{name}\s*[,)}}]", function):
+            hint = f"A kernel cannot read another device's memory: TORCH_CHECK({name}.device() == x.device(), …);"
+            raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
 
 
 _NEEDED = (
+    (r"device\(\)[^;]*[=!]=|[=!]=[^;]*device\(\)|is_cuda\(|get_device\(\)[^;]*[=!]=|[sS]ameGPU|[sS]ame_device",
+     "bias or y on another device than x: the function does not check that",
+     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
     ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
     ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
      "On another stream, a kernel may run before its inputs are written: "
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
-    ("(?:CUDA|Device)Guard", "the device: a launch goes to the current device, and x may be on another one",
+    (r"(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]\s*(?!\d)",
+     "the device: a launch goes to the current device, and x may be on another one",
      "With two GPUs, x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
-    (r"device\(\)[^;]*[=!]=|[=!]=[^;]*device\(\)|is_cuda\(|get_device\(\)[^;]*[=!]=|[sS]ameGPU|[sS]ame_device",
-     "bias or y on another device than x: the function does not check that",
-     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
     (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: the function does not check it",
      "A launch that fails reports nothing by itself and leaves out as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
 )
@@ -258,19 +288,26 @@ namespace = host_build.namespace
 
 
 def on_host(text: str) -> torch._ops._OpNamespace:
-    """The ops of a CUDA text, for CPU tensors: built by g++, together with the texts that the lecture knows."""
-    return host_build.load(text, _known_texts())
+    """The ops of a CUDA text, for CPU tensors: built by g++, together with the texts that the lecture knows. Wrong: it
+    cannot be built, or its registration ends the process, which is tried in another one."""
+    if text not in _known_texts():
+        with host_build.no_alarm():
+            _apart(lambda: _built(text), "the registration", _TYPES, BUILDING)
+    return _built(text)
 
 
 def _built(text: str) -> torch._ops._OpNamespace:
     try:
-        return on_host(text)
+        return host_build.load(text, _known_texts())
     except RuntimeError as error:
         first = re.search(r"error: ([^\n]*)", str(error))
         line = re.search(r"(?:^|\n)text:(\d+)", str(error))
         lines = text.splitlines()
         place = f", in `{lines[int(line[1]) - 1].strip()}`" if line and int(line[1]) <= len(lines) else ""
-        hint = "In C++ each name and type must be declared before it is used."
+        header = re.search("‘(\\w+)’ is not a member of ‘at’", str(error))
+        hint = f"Functions of at have a header each: #include <ATen/ops/{header[1]}.h>." if header else (
+            "In C++ each name and type must be declared before it is used."
+        )
         raise Wrong(f"case the compiler: {first[1] if first else said(error)}{place}", hint) from error
 
 
@@ -286,39 +323,48 @@ def _known_texts() -> tuple[str, ...]:
             except Wrong:
                 continue
             texts.append(cpp_texts.KERNEL_10 + text[1])
-    return tuple(dict.fromkeys([*texts, cpp_texts.with_gradient()]))
+    return tuple(dict.fromkeys(texts))
 
 
 def _lectures_text() -> str:
     return _known_texts()[1]
 
 
-def _apart(check: Callable[[], None]) -> None:
-    """check() in a process of its own, which may end as it likes. Wrong: what it raised, or how it ended."""
+_POINTERS = "A pointer of the kernel points to too few elements: check the shapes by TORCH_CHECK before the launch."
+_TYPES = "The function's types are those of the schema: a Tensor is a const at::Tensor&, a float a double."
+
+
+def _apart(check: Callable[[], object], what: str = "a run", hint: str = _POINTERS, seconds: float = SECONDS) -> None:
+    """check() in a process of its own, which may end as it likes. Wrong: what it raised, or how it ended, while doing
+    `what`, with the hint."""
     reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        text = "ok"
-        try:
-            check()
-        except BaseException as error:
-            text = str(error) if isinstance(error, Wrong) else said(error)
-        finally:
-            os.write(writing, text.encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        ready, _, _ = select.select([pipe], [], [], SECONDS)
+    with tempfile.TemporaryFile() as errors, os.fdopen(reading) as pipe:
+        child = os.fork()
+        if not child:
+            faulthandler.disable()
+            os.dup2(errors.fileno(), 2)
+            text = "ok"
+            try:
+                check()
+            except BaseException as error:
+                text = str(error) if isinstance(error, Wrong) else said(error)
+            finally:
+                os.write(writing, text.encode())
+                os._exit(0)
+        os.close(writing)
+        ready, _, _ = select.select([pipe], [], [], seconds)
         if not ready:
             os.kill(child, signal.SIGKILL)
         text = pipe.read()
-    _, status = os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        errors.seek(0)
+        printed = errors.read().decode()
     if not ready:
-        raise Wrong(f"case a run: it does not end: stopped after {SECONDS} s", "Does each loop come to its end?")
+        raise Wrong(f"case {what}: it does not end: stopped after {seconds} s", "Does each loop come to its end?")
     if not text:
         ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"status {status}"
-        hint = "A pointer of the kernel points to too few elements: check the shapes by TORCH_CHECK before the launch."
-        raise Wrong(f"case a run: the process ended with {ended}", hint)
+        reason = re.search(r"^ *reason: (.*)", printed, re.M) or re.search(r"^ *what\(\): +(.*)", printed, re.M)
+        raise Wrong(f"case {what}: the process ended with {ended}{f': {reason[1]}' if reason else ''}", hint)
     if text != "ok":
         what, _, hint = text.partition("\nHint: ")
         raise Wrong(what, hint or "The function must return a tensor in each case of the puzzle.")
@@ -358,7 +404,10 @@ def _refused() -> Iterator[tuple[str, tuple, str]]:
     yield "a bias of 5 for 6 columns", (x, bias[:5], y, 0.5), hint
     yield "a bias of 12 for 6 columns", (x, torch.zeros(12), y, 0.5), hint
     yield "a y of 2 rows for 4", (x, bias, y[:2], 0.5), hint
-    yield "a bias [1, 6]", (x, bias[None], y, 0.5), "The bias has the shape [N]: check bias.dim() too."
+    yield "a y [6, 4] for x [4, 6]", (x, bias, y.view(6, 4), 0.5), "As many elements are not the same shape: sizes()."
+    for shape in ((1, 6), (6, 2)):
+        what = f"a bias {list(shape)}"
+        yield what, (x, torch.zeros(shape), y, 0.5), "The bias has the shape [N]: check bias.dim() too."
     dtypes = "The kernel reads float32: check scalar_type() of each tensor."
     yield "x in float64", (x.double(), bias, y, 0.5), dtypes
     yield "y in float64", (x, bias, y.double(), 0.5), dtypes
@@ -375,10 +424,17 @@ def _as_function(op: Callable) -> None:
             raise Wrong(f"case {what}: {said(error)}", hint) from error
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments[:3], before, strict=True)):
             raise Wrong(f"case {what}: an argument was overwritten", "The result must be a new tensor: at::empty(…).")
+        if any(got is argument for argument in arguments):
+            raise Wrong(f"case {what}: an argument is returned", "The result must be a new tensor, an empty one too.")
         if got.shape != wanted.shape or not got.is_contiguous() or got.dtype != wanted.dtype:
             properties = f"expected {list(wanted.shape)}, contiguous, got {list(got.shape)}, strides {got.stride()}"
             raise Wrong(f"case {what}: {properties}", "The tensor at::empty(x.sizes(), x.options()) is contiguous.")
         _same(what, "", got, wanted, hint)
+        try:
+            with kernels_only({"copy_"}):  # which sees the operators that the function for the device calls
+                op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *arguments)
+        except Computes as error:
+            raise Wrong(f"case {what}: {error}", "The values are the kernel's: launch it, and return out.") from error
     for what, arguments, hint in _refused():
         try:
             op(*arguments)
@@ -418,7 +474,7 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
     for what, answer in {"fake": fake, "setup_context": setup_context, "backward": backward}.items():
         if not callable(answer):
             raise Wrong(f"case {what}: got {type(answer).__name__}", "Pass the three functions themselves.")
-    implementation = getattr(_built(passed("cpp")), NAME).default
+    implementation = getattr(on_host(passed("cpp")), NAME).default
     returned: list[object] = []
 
     def watched(ctx, grad: Tensor) -> object:
@@ -430,11 +486,12 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
         torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
         for what, arguments, _ in _cpp_cases():
             _same_properties(what, fake, *arguments, reference=add_mul_relu)
-        _on_meta(lambda x: fake(x, x[0], x, 0.5))
+        _elsewhere(lambda x: fake(x, x[0], x, 0.5))
         _stays_open(lambda x: op(x, x[0], x, 0.5))
         for shape in ((1, 3), (4, 3), (2, 3, 4), (3,)):
             what = "×".join(map(str, shape)) if shape[1:] else f"{shape[0]} elements of one dimension"
             _same_gradients(what, op, _leaves(*shape), returned)
+        _same_alone(op)
         _same_where_it_is_special(op)
         _sees_changes(op)
         hint = "In a graph, backward must do what it does in eager mode: compute with tensors only, and write to none."
@@ -476,6 +533,23 @@ def _same_gradients(what: str, op: Callable, leaves: list[Tensor], returned: lis
                 shapes = f"expected {list(a.shape)}, got {list(gradient.shape)}"
                 raise Wrong(f"case {what}: {name}'s gradient: {shapes}", _OF[name])
             _same(f"{what}, multiplier {multiplier:g}", f"{name}'s gradient: ", b, a, _OF[name])
+
+
+def _same_alone(op: Callable) -> None:
+    hint = "Inputs of a model need no gradient, and a frozen bias needs none: compute each gradient without the others."
+    for n, name in enumerate(_OF):
+        leaves = [leaf.requires_grad_(i == n) for i, leaf in enumerate(map(Tensor.detach, _leaves(4, 3)))]
+        what = f"only {name} needs a gradient"
+        try:
+            (wanted,), (got,) = (
+                torch.autograd.grad(function(*leaves, 0.5).sum(), [leaves[n]], allow_unused=True)
+                for function in (add_mul_relu, op)
+            )
+        except Exception as error:
+            raise Wrong(f"case {what}: {said(error)}", hint) from error
+        if got is None:
+            raise Wrong(f"case {what}: expected a tensor, got None", hint)
+        _same(what, "", got, wanted, hint)
 
 
 def _same_where_it_is_special(op: Callable) -> None:

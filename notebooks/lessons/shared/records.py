@@ -3,8 +3,8 @@
 Which file a room's experiment writes:
 
     02 step_time.json    03 paper_cuts.json   04 compile_times.json  05 cuda_graphs.json   06 gpu.json
-    07 generated.json    08 pointwise.json    09 backward.json       10 cuda_steps.json    11 make_op.json
-    12 lora.json         13 products.json
+    07 generated.json    08 pointwise.json    09 backward.json       10 cuda_steps.json    12 lora.json
+    13 products.json
 
 What the cells of notebook NN measure by themselves is lecture_NN.json (shared/measure.py). The records of the ops
 (add_relu.json, …) are those of `python -m kernels.measure bench`.
