@@ -15,7 +15,7 @@
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
-from .accesses import accesses_of, draw_accesses, late_stores
+from .accesses import accesses_of, draw_accesses, late_accesses
 from .cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
 from .comparison import TOLERANCES, Pointwise, Sums, compare, gradients
 from .edges import cases_of
@@ -47,7 +47,7 @@ __all__ = [
     "expected",
     "gradients",
     "guarded",
-    "late_stores",
+    "late_accesses",
     "maximum_as_compiled",
     "pointwise_cases",
     "poisoned",

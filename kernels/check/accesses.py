@@ -52,14 +52,14 @@ def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Ac
     return [Access(*row) for row in _asked(kernel, grid, arguments, constants)]
 
 
-def late_stores(kernel, first: int, *arguments, **constants) -> list[int]:
-    """The offsets that program number `first` of a large tensor would store at, in the last of the arguments that are
-    tensors. It loads zeros and writes nothing, so small tensors may stand for large ones.
+def late_accesses(kernel, first: int, *arguments, **constants) -> list[Access]:
+    """What program number `first` of a large tensor would access. It loads zeros and writes nothing, so small tensors
+    may stand for large ones. So far away no tensor is the nearest: an access is listed once for each argument that is
+    a tensor, in their order, with its offsets from that one.
 
     Raises: as accesses_of.
     """
-    log = _asked(kernel, (1,), arguments, constants, first)
-    return [offset for _, what, _, offsets in log if what == "store" for offset in offsets]
+    return [Access(*row) for row in _asked(kernel, (1,), arguments, constants, first)]
 
 
 def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first: int | None = None) -> list:
@@ -127,9 +127,9 @@ def _recorded(interpreter, tensors: dict[str, Tensor], log: list, first: int | N
             allowed &= mask.astype(bool)
         addresses = pointers.data.astype(np.int64)
         if first is not None:  # so far away that no tensor is the nearest
-            name, tensor = list(tensors.items())[-1]
-            offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
-            log.append((first, what, name, offsets[allowed].ravel().tolist()))
+            for name, tensor in tensors.items():
+                offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
+                log.append((first, what, name, offsets[allowed].ravel().tolist()))
             return np.zeros_like(allowed)
         # A descriptor's is its own tensor; else the nearest one: a lane that is left out may point anywhere.
         place, _ = pointers.attr.get(BASE, (int(addresses[allowed][0] if allowed.any() else addresses.flat[0]), None))

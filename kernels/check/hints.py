@@ -17,6 +17,7 @@ SAYS = {  # Triton's words
     "invalid operands of type pointer": "a pointer was used as a number: load it.",
     "create_descriptor_reduce": "Triton's interpreter has no atomics through a descriptor: tl.atomic_add and its like "
     "take pointers.",
+    "get_bf16": "Triton's interpreter knows no number in bfloat16: convert to float32 after the load.",
     "16-byte aligned": "a descriptor begins at a multiple of 16 bytes, and so does each of its rows and blocks: with "
     "float32 in fours.",
 }

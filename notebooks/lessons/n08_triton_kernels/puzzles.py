@@ -7,6 +7,7 @@ capstone   add_mul_activation, by the op's contract
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels import runtime
-from kernels.check import FLOAT_DTYPES, Call, Case, Spec, late_stores, spec_of
+from kernels.check import FLOAT_DTYPES, Call, Case, Spec, late_accesses, spec_of
 from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels.pointwise_kernels import launch
 from lessons.shared import h200
@@ -125,22 +126,29 @@ class Edge(SharedOut):
 
 
 def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> None:
-    """Count the stores without a mask, which the interpreter makes by a function of their own."""
+    """Count each program's accesses with a mask. In the interpreter one without is one with, made by another function.
+    """
     from triton.runtime.interpreter import InterpreterBuilder
 
-    store, count = InterpreterBuilder.create_store, 0
+    masked = Counter()
 
-    def counted(*arguments, **named):
-        nonlocal count
-        count += 1
-        return store(*arguments, **named)
+    def counted(access: Callable, weight: int) -> Callable:
+        def made(self, *arguments, **named):
+            masked[self.grid_idx[0]] += weight
+            return access(self, *arguments, **named)
 
-    with mock.patch.object(InterpreterBuilder, "create_store", counted):
+        return made
+
+    weights = {"create_masked_load": 1, "create_masked_store": 1, "create_load": -1, "create_store": -1}
+    patches = {access: counted(getattr(InterpreterBuilder, access), weight) for access, weight in weights.items()}
+    with mock.patch.multiple(InterpreterBuilder, **patches):
         _launch_edge(kernel, torch.zeros(n), torch.zeros(8), torch.zeros(n))
-    if count < n // BLOCK:
+    whole = n // BLOCK
+    if with_mask := sum(masked[program] > 0 for program in range(whole)):
         raise AssertionError(
-            f"{name}: the result is right, but with {n} elements {count} of the {n // BLOCK} whole programs store "
-            "without a mask\nHint: Test each program, not n alone: `if start + BLOCK <= n:`."
+            f"{name}: the result is right, but with {n} elements {with_mask} of the {whole} whole programs have a "
+            "mask\nHint: Their branch has no mask, neither at a load nor at a store. Test each program, not n alone: "
+            "`if start + BLOCK <= n:`."
         )
 
 
@@ -190,33 +198,50 @@ def _all_cases(names: tuple[str, ...]) -> list[Case]:
 
 
 class Capstone(InTriton):
-    """After the contract, one late program of a large tensor: which elements does it store?"""
+    """After the contract, one late program of a large tensor: which elements does it load and store?"""
 
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:
         cases = _all_cases if device.type == "cuda" else _some_cases
         of_device = replace(self, spec=replace(self.spec, cases=cases))
         text = InTriton.hold(of_device, name, answer, device)
-        first = LATE * 1024
-        half = torch.zeros(1024, dtype=torch.bfloat16)
-        options = {"COLUMNS": 512, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
-        try:
-            stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
-        except RuntimeError as error:
-            if "out of range for type int32" not in str(error):
-                raise
-            raise AssertionError(f"{name}, program {LATE:,} of a large tensor: {error}\nHint: {IN_A_LOOP}") from error
-        if (wanted := list(range(first, first + 1000))) != sorted(stored):
-            got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
-            hint = ("program_id has 32 bits. Where WIDE is true, convert it to int64 before you multiply it by BLOCK.")
-            if not stored:
-                hint = "Each program computes BLOCK elements of its own, and the first is program_id · BLOCK."
-            elif {*wanted} < {*stored}:
-                hint = "A lane beyond the last element stores nothing: its mask is false."
-            raise AssertionError(
-                f"{name}, case {first + 1000:,} elements, WIDE: program {LATE:,} must store elements {wanted[0]:,} to "
-                f"{wanted[-1]:,}; it stored {got}\nHint: {hint}"
-            )
+        _late_program(name, answer)
         return f"{text}; one of more than 2^31 elements passed, too"
+
+
+def _late_program(name: str, answer: Callable, columns: int = 512) -> None:
+    first = LATE * 1024
+    wanted = range(first, first + 1000)
+    half = torch.zeros(1024, dtype=torch.bfloat16)
+    options = {"COLUMNS": columns, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
+    try:
+        made = late_accesses(answer, LATE, half, half[:columns], half, half, 0.5, wanted.stop, **options)
+    except RuntimeError as error:
+        if "out of range for type int32" not in str(error):
+            raise
+        raise AssertionError(f"{name}, program {LATE:,} of a large tensor: {error}\nHint: {IN_A_LOOP}") from error
+
+    def offsets(what: str, place: int) -> list[int]:
+        """From the tensor that is the argument in this place."""
+        tensor = [*dict.fromkeys(access.tensor for access in made)][place]
+        chosen = [access for access in made if (access.what, access.tensor) == (what, tensor)]
+        return [offset for access in chosen for offset in access.offsets]
+
+    must = f"{name}, case {wanted.stop:,} elements, WIDE: program {LATE:,} must"
+    elements = f"elements {wanted[0]:,} to {wanted[-1]:,}"
+    stored = offsets("store", 3) if made else []
+    if sorted(stored) != [*wanted]:
+        got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
+        hint = "program_id has 32 bits. Where WIDE is true, convert it to int64 before you multiply it by BLOCK."
+        if not stored:
+            hint = "Each program computes BLOCK elements of its own, and the first is program_id · BLOCK."
+        elif {*wanted} < {*stored}:
+            hint = "A lane beyond the last element stores nothing: its mask is false."
+        raise AssertionError(f"{must} store {elements}; it stored {got}\nHint: {hint}")
+    for place, of in ((0, f"x's {elements}"), (2, f"y's {elements}"), (1, f"the bias of {elements}")):
+        needed = {element % columns for element in wanted} if place == 1 else {*wanted}
+        if not needed <= {*offsets("load", place)}:
+            hint = "Where WIDE is true, the indices of the loads need 64 bits, too, and so does `i` in `i % COLUMNS`."
+            raise AssertionError(f"{must} load {of}; it loads others\nHint: {hint}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

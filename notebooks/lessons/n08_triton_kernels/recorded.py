@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessons.n08_triton_kernels.experiment import SHAPES
+from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
 from lessons.shared.records import Record, copy_us
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ def show_relus(shape: str, here: tuple[float, float] | None = None) -> None:
     show_relu("six lines", shape, here)
     for name in ("eager", "torch.compile", "the op"):
         show_relu(name, shape)
+
+
+def show_offsets() -> None:
+    """The library's kernel with offsets in 32 bits and in 64: µs, and its instructions."""
+    print(f"{'':24}" + "".join(f"{bits} bits: µs, instructions".rjust(28) for bits in (32, 64)))
+    for shape, (rows, columns) in SHAPES.items():
+        for dtype in DTYPES:
+            steps = [find("step", name=name, shape=shape, dtype=dtype) for name in ("16 bytes a lane", "64-bit places")]
+            cells = "".join(f"{row['us_p50']:14.1f}{row['instructions']:14.0f}" for row in steps)
+            print(f"{rows} × {columns} {dtype:9}" + cells)
 
 
 def bytes_us(tensors: int = 3) -> float:

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
-from kernels.check import OutOfBounds, check, late_stores, spec_of
+from kernels.check import OutOfBounds, check, late_accesses, spec_of
 from kernels.device.activations import activate
 from kernels.inductor.machine_code import accesses, sass
 from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
@@ -74,6 +74,13 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     assert "replayed 7.5; here 65.0 µs, replayed 64.0" in out
 
 
+def test_the_table_of_offsets_is_what_is_stored(capsys):
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    (cell,) = [cell for cell in cells if "".join(cell["source"]) == "recorded.show_offsets()"]
+    recorded.show_offsets()
+    assert capsys.readouterr().out == "".join(cell["outputs"][0]["text"])
+
+
 def test_the_race_is_drawn_with_what_was_measured_here():
     labels = ("yours, or the answer", "the library", "torch.compile", "eager", "a copy")
     for here in (None, dict.fromkeys(labels, 90.0)):
@@ -91,6 +98,16 @@ def test_how_wide_the_accesses_are(odd):
         assert widths == {"ld": {16: 2, 4: 8 + 16}, "st": {16: 2, 4: 8}}
     else:
         assert widths == {"ld": {16: 2 * 4}, "st": {16: 2 * 2}}
+
+
+def test_at_an_odd_size_all_loads_come_before_the_first_sum():
+    lines = sass(h200.compiled(pointwise_kernels.add_relu, 4, odd=True, COLUMNS=511, BLOCK=1024).cubin)
+    if not lines:
+        pytest.skip("there is no nvdisasm here")
+    first_sum = next(number for number, line in enumerate(lines) if "FADD" in line)
+    loads = [number for number, line in enumerate(lines) if "LDG" in line]
+    assert len(loads) == 16
+    assert max(loads) < first_sum
 
 
 @triton.jit
@@ -118,11 +135,20 @@ def test_the_answer_passes_the_ops_contract(capsys):
     assert capsys.readouterr().out == f"capstone: {calls} cases passed on cpu\n"
 
 
-def test_a_late_program_is_seen_to_store_where_it_should():
+def test_a_late_program_is_seen_to_load_and_store_where_it_should():
     tensors = [torch.zeros(16, dtype=torch.bfloat16)] * 4
     names = {"COLUMNS": 16, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 16}
-    stored = late_stores(pointwise_kernels.add_mul_activation, 2**28, *tensors, 0.5, 2**32 + 5, **names)
-    assert stored == list(range(2**32, 2**32 + 5))
+    made = late_accesses(pointwise_kernels.add_mul_activation, 2**28, *tensors, 0.5, 2**32 + 5, **names)
+    five = [*range(2**32, 2**32 + 5)]
+    assert [access.offsets for access in made if access.what == "store" and access.tensor == "out"] == [five]
+    loads = {
+        tensor: [access.offsets for access in made if access.what == "load" and access.tensor == tensor]
+        for tensor in ("x", "y", "bias")
+    }
+    assert all(len(of) == 3 for of in loads.values())
+    assert five in loads["x"]
+    assert five in loads["y"]
+    assert [0, 1, 2, 3, 4] in loads["bias"]
 
 
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
