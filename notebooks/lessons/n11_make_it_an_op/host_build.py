@@ -72,14 +72,20 @@ def _whole(texts: Collection[str]) -> str:
 
 def _launch(match: re.Match) -> str:
     """kernel<<<grid, block, shared, stream>>>( as the beginning of a call."""
-    grid, block, *_ = _arguments(match[2])
+    grid, block, *_ = arguments(match[2])
     return f"lecture::launch({match[1]}, dim3({grid}), dim3({block}), "
 
 
-def _arguments(text: str) -> list[str]:
+def arguments(text: str) -> list[str]:
     """Cut at the commas that are in no brackets."""
-    inner = re.sub(r"[({\[][^(){}\[\]]*[)}\]]", lambda part: part[0].replace(",", "\0"), text)
-    return [part.replace("\0", ",").strip() for part in inner.split(",")]
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "({[") - (letter in ")}]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 @contextmanager
