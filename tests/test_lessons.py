@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import importlib
 import inspect
 import io
@@ -14,6 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fake_clock import Clock
@@ -126,39 +126,34 @@ def test_each_argument_is_a_pictures():
     assert set(ARGUMENTS) <= {name for room in WITH_PICTURES for name in _pictures(room)}
 
 
-def _stored(room: Path) -> Iterator[tuple[str, list, dict, str]]:
-    """(name, arguments, named ones, the stored PNG) of each picture that a cell of the notebook asks for by constants:
-    then it shows nothing but records, or what the picture itself says."""
-    for cell in json.loads((NOTEBOOKS / f"{room.name[1:]}.ipynb").read_text())["cells"]:
-        if cell["cell_type"] != "code" or "pictures." not in (source := "".join(cell["source"])):
+def _by_constants(room: Path) -> Iterator[tuple[str, list, dict, list[np.ndarray]]]:
+    """(name, arguments, named ones, what is stored) of each picture that a cell asks for by constants, so that it shows
+    nothing but records. Those of cells that print the same everywhere are test_puzzles.py's."""
+    from test_puzzles import drawn, is_tagged
+
+    nbformat = pytest.importorskip("nbformat")
+    for cell in nbformat.read(NOTEBOOKS / f"{room.name[1:]}.ipynb", 4).cells:
+        if cell.cell_type != "code" or is_tagged(cell, "nbval-check-output"):
             continue
-        shown = [data["image/png"] for output in cell["outputs"] if "image/png" in (data := output.get("data", {}))]
-        for line in ast.parse(source).body:
+        for line in ast.parse(cell.source).body if "pictures." in cell.source else ():
             if re.match(r"pictures\.\w+\(", ast.unparse(line)):
                 with suppress(ValueError):  # an argument is a variable
                     named = {word.arg: ast.literal_eval(word.value) for word in line.value.keywords}
-                    yield line.value.func.attr, [ast.literal_eval(a) for a in line.value.args], named, shown[0]
-
-
-def _grey(png: bytes, side: int = 16) -> torch.Tensor:
-    """[rows, columns]: the mean brightness of each square of the picture, so that a letter's edge counts little."""
-    image = torch.from_numpy(pyplot.imread(io.BytesIO(png))[..., :3]).mean(-1)
-    height, width = (size // side * side for size in image.shape)
-    return image[:height, :width].unflatten(0, (-1, side)).unflatten(-1, (-1, side)).mean((1, 3))
+                    yield line.value.func.attr, [*map(ast.literal_eval, line.value.args)], named, drawn(cell)[:1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", WITH_PICTURES, ids=lambda room: room.name)
 def test_a_stored_picture_shows_what_the_records_say(room):
     """The text beside it is held to the records: a picture of older ones would contradict it."""
-    for name, arguments, named, stored in _stored(room):
-        drawn, figure = io.BytesIO(), _pictures(room)[f"{room.name[:3]}.{name}"](*arguments, **named).figure
-        figure.savefig(drawn, format="png", bbox_inches="tight", dpi=100)  # as a notebook has it
+    from test_puzzles import are_alike
+
+    for name, arguments, named, stored in _by_constants(room):
+        png, figure = io.BytesIO(), _pictures(room)[f"{room.name[:3]}.{name}"](*arguments, **named).figure
+        figure.savefig(png, format="png", bbox_inches="tight", dpi=100)  # as a notebook has it
         pyplot.close(figure)
-        was, now = _grey(base64.b64decode(stored)), _grey(drawn.getvalue())
-        rows, columns = (min(sizes) for sizes in zip(was.shape, now.shape, strict=True))
-        difference = (was[:rows, :columns] - now[:rows, :columns]).abs().max().item()
-        assert difference < 0.1, f"{name}: execute its cell again"
+        png.seek(0)
+        assert are_alike(stored, [pyplot.imread(png)]), f"{name}: execute its cell again"
 
 
 # ------------------------------------------------------------------------------------------------------- experiments

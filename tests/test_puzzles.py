@@ -1,15 +1,18 @@
-"""Every notebook prints what is stored; every puzzle's answer passes, and each wrong answer is turned down with the
-words that it deserves. lessons/shared/answers.py says where the answers are and how they are written.
+"""Every notebook prints and draws what is stored; every puzzle's answer passes, and each wrong answer is turned down
+with the words that it deserves. lessons/shared/answers.py says where the answers are and how they are written.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernels.check import fresh
@@ -17,6 +20,7 @@ from lessons.shared import answers
 
 for package in ("nbformat", "nbclient", "ipykernel"):
     pytest.importorskip(package)
+image = pytest.importorskip("matplotlib.image")
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = sorted((ROOT / "notebooks" / "lessons").glob("n[0-9]*"))
@@ -29,7 +33,7 @@ from ipykernel import kernelapp
 os.chdir("notebooks")
 gc.freeze()
 gc.set_threshold(20_000, 10, 10)  # nor is what stays searched for garbage again and again
-kernelapp.launch_new_instance(argv=["-f", sys.argv[1], "--HistoryManager.hist_file=:memory:"])
+kernelapp.launch_new_instance(argv=["-f", sys.argv[1], "--HistoryManager.hist_file=:memory:", "--matplotlib=inline"])
 """
 
 
@@ -70,6 +74,19 @@ def printed(cell) -> str:
     return "".join(output.get("text", "") for output in outputs if output.output_type == "stream")
 
 
+def drawn(cell) -> list[np.ndarray]:
+    """A cell's pictures: [height, width, 4], from 0 to 1."""
+    pictures = [output.data["image/png"] for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    return [image.imread(BytesIO(b64decode(picture))) for picture in pictures]
+
+
+def are_alike(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    """Whether these are the same pictures, but for what machines round differently at the edges of a letter."""
+    return [a.shape for a in one] == [b.shape for b in other] and all(
+        (abs(a - b) > 0.1).mean() < 1e-3 for a, b in zip(one, other, strict=True)
+    )
+
+
 def is_tagged(cell, tag: str) -> bool:
     return tag in cell.metadata.get("tags", [])
 
@@ -84,8 +101,9 @@ def using_answers(cells: list) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_a_notebook_and_its_answers(room, tmp_path, request):
-    """The notebook runs once, as a reader has it who solves nothing: cells tagged nbval-check-output print what is
-    stored. Then each puzzle is tried with all wrong answers and answered, and the cells that use answers run again."""
+    """The notebook runs once, as a reader has it who solves nothing: cells tagged nbval-check-output print and draw
+    what is stored. Then each puzzle is tried with all wrong answers and answered, and the cells that use answers run
+    again."""
     from lecture import client_of  # of notebooks/
 
     client = client_of(ROOT / "notebooks" / f"{room.name[1:]}.ipynb")
@@ -105,9 +123,11 @@ def test_a_notebook_and_its_answers(room, tmp_path, request):
 
     with forked_kernel(client, tmp_path, cells[0].source):
         for cell in cells:
-            stored, got = printed(cell), execute(cell)
+            stored, pictures, got = printed(cell), drawn(cell), execute(cell)
             if is_tagged(cell, "nbval-check-output") and got != stored:
                 complaints.append(f"{cell.id}: stored is {stored[:500]!r}, printed {got[:500]!r}")
+            if is_tagged(cell, "nbval-check-output") and not are_alike(pictures, drawn(cell)):
+                complaints.append(f"{cell.id}: it draws another picture than is stored")
             if cell.id in puzzles and not re.search("^not yet: ", got, flags=re.M):
                 complaints.append(f"{cell.id}, as it stands: {got[:500]}")
         with_answers = using_answers(cells)
@@ -132,6 +152,17 @@ def test_there_are_enough_wrong_answers(room):
         wrong = [answer for answer in mine if answer.pattern != answers.PASSED]
         assert len(wrong) >= ENOUGH, f"{puzzle}: {len(wrong)} wrong answers"
         assert len(mine) > len(wrong), f"{puzzle}: no unusual right answer"
+
+
+def test_a_picture_of_older_code_is_told():
+    picture = np.ones((100, 200, 4), np.float32)
+    edge, moved = picture.copy(), picture.copy()
+    edge[0, :3] -= 0.5
+    moved[:, 50], moved[:, 60] = 0.0, 0.0
+    assert are_alike([picture], [edge])
+    assert not are_alike([picture], [moved])
+    assert not are_alike([picture], [picture[:, 1:]])
+    assert not are_alike([picture], [])
 
 
 TEXT = "def f(x):\n    a = x\n\n    return a"

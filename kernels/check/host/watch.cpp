@@ -359,6 +359,8 @@ std::string sizes(dim3 d) {
 }
 
 void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
+    if (__stop_shared_memory - __start_shared_memory > 48 * 1024)
+        finish("much", std::to_string(__stop_shared_memory - __start_shared_memory));
     std::string shape = sizes(grid) + " blocks of " + sizes(block) + " threads";
     cudaError_t error = cuda_on_host::check(nullptr, grid, block, 0);
     bool too_high = grid.y > 65535 || grid.z > 65535;

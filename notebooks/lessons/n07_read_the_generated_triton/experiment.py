@@ -2,7 +2,8 @@
 
     candidate  each configuration that Inductor tries, of each variant (what it knows of the sizes): its time, whether
                Inductor kept it, what it compiles to
-    scalar     those of `literal`, compiled as if nothing were known to be a multiple of 16
+    scalar     those of `literal` and of the odd size, compiled as if nothing were known to be a multiple of 16: then
+               neighbouring lanes read neighbouring elements, also under a mask
     torch.compile  each variant's compiled function itself: what it launches is the kept candidate
     eager      the same by PyTorch's operators, one launch each
     copy       PyTorch's copy of as many bytes as the fused kernel moves
@@ -172,8 +173,9 @@ class Candidates(Experiment):
         ways = [candidate(number, True) for number in numbers]
         if generated.compiled:
             ways.append(Way({"part": "torch.compile", **size}, [partial(generated.compiled, *inputs)], right))
-        if variant == "literal":
+        if variant in ("literal", "an odd size"):
             ways += [candidate(number, False, part="scalar") for number in numbers]
+        if variant == "literal":
             eager = {"part": "eager", **size, "bytes": 9 * x.nbytes + bias.nbytes}
             ways.append(Way(eager, [partial(layer, *inputs)], right))
             ways.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))

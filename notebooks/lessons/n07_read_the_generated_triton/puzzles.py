@@ -91,6 +91,14 @@ PTX: tuple[tuple[str, tuple, str], ...] = (
         ("    ld.global.v4.b16 { %rs1, %rs2, %rs3, %rs4 }, [ %rd1 + 0 ];\n    ld.global.f64 %fd1, [ %rd2 + 0 ];",),
         "b16 has 16 bits and f64 has 64: the width is the number after the letter.",
     ),
+    (
+        "three widths",
+        (
+            "    ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];\n    ld.global.b32 { %r3 }, [ %rd2 + 0 ];\n"
+            "    ld.global.v4.b32 { %r4, %r5, %r6, %r7 }, [ %rd3 + 0 ];",
+        ),
+        "The numbers stand in the order of the loads.",
+    ),
     ("no load", ("    st.global.b32 [ %rd1 + 0 ], { %r1 };",), "Where there is no load, the list is empty."),
 )
 

@@ -45,7 +45,7 @@ def scalar() -> pandas.Series:
 
 
 def an_element(row: pandas.Series) -> float:
-    """Instructions for each element of the result."""
+    """Instructions in the code, whether they run or not, for each of a lane's elements."""
     return row["instructions"] * LANES * row["num_warps"] / row["XBLOCK"]
 
 

@@ -1,5 +1,6 @@
 """Lesson 07: what the lesson shows, from the record, and its pictures and puzzles against Triton's compiler."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("matplotlib")
 from kernels import runtime  # before anything that imports Triton
 from kernels.check import OutOfBounds
 from kernels.inductor import compile_candidates, run_kernel, split, triton_source
-from kernels.inductor.machine_code import accesses
+from kernels.inductor.machine_code import accesses, sass
 from lessons.n07_read_the_generated_triton import (
     experiment,
     kernel_puzzles,
@@ -60,15 +61,61 @@ def module() -> str:
     return source
 
 
+def offsets(code: list[str] | None) -> set[int]:
+    """Bytes from a lane's first element to its others, in loads and stores that share a register; code: sass()."""
+    found = (re.search(r"\+0x([0-9a-f]+)\]", line) for line in code or () if re.search(r"LDG|STG", line))
+    return {int(match[1], 16) for match in found if match}
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_the_compiler_reads_as_wide_as_the_lesson_says(known):
     (kernel,) = split(module())
     for compiled in compile_candidates(kernel.source, aligned=known):
         wide = pictures.width(compiled.blocks["XBLOCK"], compiled.num_warps) if known else 4
         assert set(accesses(compiled.ptx)["ld"]) == {wide}
+        apart = 4 * 32 * compiled.num_warps if not known else 0x800  # bytes from one access of a lane to its next
+        assert not any(offset % apart for offset in offsets(sass(compiled.cubin)))
         assert sorted(puzzles.widths(compiled.ptx)) == sorted(
             width for width, times in accesses(compiled.ptx)["ld"].items() for _ in range(times)
         )
+
+
+def that_run(code: list[str]) -> int:
+    """The instructions that run where all numbers fit into 32 bits: a division jumps over its branch for others, and
+    what this branch calls stands behind the kernel's end."""
+    count, jumped = 0, False
+    for line in code:
+        jumped = jumped and not line.startswith("BSYNC")
+        count += not jumped
+        if line.startswith("EXIT"):
+            return count
+        jumped = jumped or line.startswith("BRA")
+    raise AssertionError("the kernel has no end")
+
+
+@pytest.mark.slow  # two kernels through Inductor and the assembler
+def test_what_runs_with_dynamic_columns_and_what_is_read_at_an_odd_size():
+    """With dynamic columns more instructions run than at an odd size, in either config, though not all that the code
+    has: a division has a branch for numbers beyond 32 bits. At an odd size a lane's elements are neighbours."""
+    run, all_of_them = {}, {}
+    for variant in ("columns open", "an odd size"):
+        shape = layer_variants.VARIANTS[variant].shape(65536)
+        inputs = torch.empty(shape), torch.empty(shape), torch.empty(shape[1])
+        generated = experiment.lower_here(variant, *inputs)
+        for compiled in compile_candidates(generated.source):
+            if sass(compiled.cubin) is None:
+                pytest.skip("there is no nvdisasm here")
+            lane = variant, compiled.num_warps
+            code, elements = sass(compiled.cubin), compiled.blocks["XBLOCK"] // (32 * compiled.num_warps)
+            run[lane], all_of_them[lane] = that_run(code) / elements, len(code) / elements
+            if variant == "an odd size":  # a lane's elements are neighbours; (512, 8) loads all before it computes
+                assert {*range(4, 4 * min(elements, 4), 4)} <= offsets(code)
+                first = next(number for number, line in enumerate(code) if "MUFU.EX2" in line)
+                assert any("LDG" in line for line in code[first:]) == (compiled.num_warps == 4)
+    assert all(run["columns open", warps] > all_of_them["an odd size", warps] for warps in (4, 8))
+    assert all(run["columns open", warps] < all_of_them["columns open", warps] for warps in (4, 8))
+    # So what is in the code does not tell the configs apart.
+    assert run["columns open", 8] < all_of_them["columns open", 4]
 
 
 def test_a_kernel_for_any_sizes_has_wide_accesses_where_triton_sees_multiples_of_16(tmp_path):

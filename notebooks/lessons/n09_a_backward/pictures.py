@@ -1,27 +1,15 @@
-"""Pictures of a backward: chunks and their workspace; µs of the sum, and of the op's backward, by the number of chunks.
-"""
+"""Pictures of a backward: chunks and their workspace; µs of the sum by the number of chunks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessons.n09_a_backward import arithmetic, recorded
-from lessons.shared.picture import (
-    BLUE,
-    NEEDED,
-    ORANGE,
-    RECORDED,
-    SERIES,
-    draw_arrow,
-    draw_box,
-    open_panels,
-    panels,
-)
+from lessons.n09_a_backward import recorded
+from lessons.shared.picture import NEEDED, RECORDED, SERIES, draw_arrow, draw_box, open_panels, panels
 from lessons.shared.records import copy_us
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 
 def draw_two_stage(chunks: int = 4) -> Figure:
@@ -53,7 +41,7 @@ def draw_two_stage(chunks: int = 4) -> Figure:
 def draw_chunks() -> Figure:
     """The recorded µs of the sum by the number of chunks; the line is what the bytes alone take."""
     figure, ax = open_panels((9, 3))
-    least = copy_us(4 * arithmetic.ELEMENTS)
+    least = copy_us(4 * recorded.ROWS * recorded.COLUMNS)
     for (way, step), colour in zip(recorded.WAYS.items(), SERIES, strict=False):
         points = recorded.BACKWARD.rows("chunks", step=step).sort_values("chunks")
         ax.plot(points["chunks"], points["us_p50"], "o-", ms=4, color=colour, label=way)
@@ -64,24 +52,4 @@ def draw_chunks() -> Figure:
     ax.set_yticks(us := [30, 100, 300, 1000], us)
     ax.minorticks_off()
     ax.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def draw_op() -> Figure:
-    """The recorded µs of our Triton backward by the number of chunks, with the sum over the rows and without; the
-    op's own number is marked."""
-    figure, axes = open_panels((11, 3), 1, 2)
-    for ax, activation in zip(axes, ("relu", "gelu"), strict=True):
-        for sums, label, colour in ((True, "with grad_bias", ORANGE), (False, "without", BLUE)):
-            points = recorded.BACKWARD.rows("op", activation=activation, sums=sums).sort_values("chunks")
-            ax.plot(points["chunks"], points["us_p50"], "o-", ms=4, color=colour, label=label)
-            ours = points[points["chunks"] == recorded.OP_CHUNKS]
-            ax.plot(ours["chunks"], ours["us_p50"], "o", ms=10, mfc="none", color=colour)
-        ax.set(xscale="log", xlabel="chunks of the rows", title=f"{activation}, float32; circle: the op's default")
-        ax.set_xticks(chunks := [64, 128, 256, 512, 1024, 2048, 4096], chunks)
-        ax.minorticks_off()
-        ax.title.set_size(9)
-        ax.set_ylim(bottom=0)
-    axes[0].set_ylabel(f"µs, {RECORDED}")
-    axes[0].legend(frameon=False, fontsize=8)
     return figure

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lessons.n13_softmax_to_matrix_product import flash_puzzle
 from lessons.shared import layer_puzzles
-from lessons.shared.layer_puzzles import COLUMNS, ROWS, STEP
+from lessons.shared.layer_puzzles import COLUMNS, ROWS, STEP, height
 from lessons.shared.puzzle import InTriton, Judge
 from lessons.shared.puzzle.shares import stores_of
 
@@ -25,8 +25,8 @@ def launch(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor
     """kernel[tiles](x, weight, bias, out, M, N, K, ROWS, COLUMNS, STEP, GROUP)."""
     (M, K), N = x.shape, len(biases[0])
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    grid = (-(-M // ROWS) * -(-N // COLUMNS),)
-    kernel[grid](x, *weights, *biases, out, M, N, K, ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP, GROUP=GROUP)
+    grid = (-(-M // height(M)) * -(-N // COLUMNS),)
+    kernel[grid](x, *weights, *biases, out, M, N, K, ROWS=height(M), COLUMNS=COLUMNS, STEP=STEP, GROUP=GROUP)
     return out
 
 

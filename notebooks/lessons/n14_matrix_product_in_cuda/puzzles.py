@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
+from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile
 from lessons.n14_matrix_product_in_cuda.product import Product
 from lessons.shared.puzzle import Judge
-from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host
+from lessons.shared.puzzle.in_cuda import Wrong, ends_of, explain, hold_ends, not_on_host
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.puzzle.judge import SECONDS
 
 INSIDE = "x has M rows of K elements, the weight N rows of K, out M rows of N: which of them exist for this thread?"
 GRID = "The launch is given: a block for each tile of out."
+ENDS, MANY = 256, 70_000  # rows of x: of both ends, which are there, and in all
+MANY_ROWS = "x has more rows than 16 bits count."
 SHAPES = ((32, 64, 32), (3, 2, 4), (70, 37, 44), (64, 64, 96))
 
 
@@ -49,9 +53,21 @@ class Puzzle:
             if hint := not_on_host(str(error)):
                 raise Wrong(f"{error}\nHint: {hint}") from None
             raise
+        self._hold_many(product)
         if not runs["on the host"].shared:
             raise Wrong("right, but nothing is read from shared memory\nHint: Keep the two tiles, a and b.")
         return "\n".join(lines)
+
+    def _hold_many(self, product: Product) -> None:
+        """That both ends of a large x are right, as far as they are found (kernels/check/host/ends.h)."""
+        (call,) = self._calls(Case((ENDS, 4, 4)), torch.device("cpu"))
+        x, weight = call.tensors
+        text, poison = product.with_launch(), torch.full((ENDS, len(weight)), float("nan"))
+        buffers = [ends_of(x, MANY), weight.numpy(), ends_of(poison, MANY)]
+        outcome = programs.run(programs.build(text), buffers, (MANY, *weight.shape))
+        sizes = [4 * MANY, weight.numel(), len(weight) * MANY]
+        explained = partial(explain, outcome, text, sizes, lambda name: "", "")
+        hold_ends(f"x {MANY:,}×4, weight 4×4", outcome, products(x, weight), explained, MANY_ROWS)
 
     def _calls(self, case: Case, device: torch.device) -> Iterator[Call]:
         M, N, K = (*case.shape, 1)[:3]

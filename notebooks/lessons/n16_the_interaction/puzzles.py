@@ -120,8 +120,10 @@ def _id_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 SHAPES = ((1, 1, 16), (2, 2, 16), (3, 5, 10), (5, 26, 16), (2, 31, 40), (72, 30, 2))
-CASES = [*map(Case, SHAPES), Case((3, 5, 16), values="special"), Case((6, 5, 16), torch.float16)]
-CASES_OF_IDS = [*map(Case, SHAPES[:-1]), Case((3, 5, 16), values="special"), Case((6, 5, 16), torch.float16), Case(FEW)]
+# NaN and Inf, in nearly every vector and in few; halves.
+OTHERS = [Case((3, 5, 16), values="special"), Case((9, 5, 2), values="special"), Case((6, 5, 16), torch.float16)]
+CASES = [*map(Case, SHAPES), *OTHERS]
+CASES_OF_IDS = [*map(Case, SHAPES), *OTHERS, Case(FEW)]
 
 
 def _shared(reference: Callable, calls: Callable, launch: Callable, cases: list[Case], *small: object) -> SharedOut:

@@ -34,9 +34,12 @@ from lessons.shared.puzzle.shares import SharedOut
 BLOCK, LARGE = 32, 4096  # look-ups of a program; where there are MANY
 BAGS = 4  # of a program
 MANY = 2**16  # ids, whose numbers 16 bits do not hold
+TABLES = 300  # whose numbers 8 bits do not hold
+WIDE = (520, 128)  # the shape of the bags whose means 16 bits do not count
 FEW = (5, 3, 2)  # the shape of the case that also lies FAR in its buffer, there in half precision: a GPU has room
 HEIGHTS = (3, 1, 7, 2, 5)  # of the tables, over and over
 LENGTHS = (2, 0, 1, 5, 0, 66)  # of the bags, over and over
+OF_TABLES = f"there are {TABLES} tables: their numbers need more than 8 bits."
 FAR_IDS = f"ids has {FAR:,} elements more: begin, end and k need all of their 64 bits."
 # What the pictures of `row` and `bags` draw: tables, row_offsets, ids, of bags offsets, the output.
 SMALL_ROWS = (
@@ -140,7 +143,9 @@ def _row_calls(case: Case, device: torch.device) -> Iterator[Call]:
     ids = (Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights).to(device)
     features = ids.shape[1]
     hint = f"ids is [{len(ids)}, {features}], row after row: which table does id number i belong to, and in which row "
-    hint += f"of the buffer does that table begin? row_offsets is {row_offsets.tolist()}."
+    hint += f"of the buffer does that table begin? row_offsets is {row_offsets.tolist()[:27]}."
+    if features == TABLES:
+        hint = OF_TABLES
     for dtype in _dtypes(ids):
         yield Call(f"{case} {_name(dtype)}", (tables, row_offsets, ids.to(dtype)), hint=_hint_of_many(ids) or hint)
     if case.shape == FEW:
@@ -193,13 +198,15 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
     bags, dim = case.shape
-    lengths = [LENGTHS[b % len(LENGTHS)] for b in range(bags)]
+    lengths = [LENGTHS[b % len(LENGTHS)] if case.shape != WIDE else b % 2 for b in range(bags)]
     offsets = torch.tensor([0, *accumulate(lengths)], device=device)
     ids = Case(case.shape).integers(2, 11, device, (int(offsets[-1]),))
     table = case.tensor(1, device, (11, dim))
     hint = "the bag is ids[begin:end]: what lies there says which rows to add. Divide by the bag's own length."
     if lengths == [2, 0]:
         hint = "the second bag is empty: what is divided by what there?"
+    if case.shape == WIDE:
+        hint = f"out has {bags * dim:,} elements: their places need more than 16 bits."
     yield Call(f"{case}, bags of {lengths[:6]}", (table, ids, offsets), hint=hint)
     if case.shape != FEW[1:]:
         return
@@ -221,6 +228,7 @@ def _bags_calls(case: Case, device: torch.device) -> Iterator[Call]:
     hint = f"bag is f · B + b, with B = {batch} here: f says which table it is, and out is [B, F, D]. A bag that has "
     hint += "ended reads nothing more, while longer ones of its program go on."
     many = f"there are {bags:,} bags: their numbers need more than 16 bits." if bags >= MANY else ""
+    many = OF_TABLES if features == TABLES else many
     yield Call(f"{case}, bags of {lengths[:6]}", (tables, row_offsets, ids, offsets), hint=many or hint)
     if case.shape == FEW and has_room(device, tables.half()):
         more = FAR * (of == 0).to(device)
@@ -237,17 +245,17 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _cases_of_rows(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(1, 1, 4), (2, 1, 8), (1, 2, 4), (5, 3, 4), (13, 5, 16), (6, 26, 4), (MANY // 4 + 9, 4, 2)]
+    shapes = (1, 1, 4), (2, 1, 8), (1, 2, 4), (5, 3, 4), (13, 5, 16), (6, 26, 4), (1, TABLES, 2), (MANY // 4 + 9, 4, 2)
     return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16), Case(FEW)]
 
 
 def _cases_of_bags(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(1, 4), (2, 8), (6, 16), (15, 4)]
+    shapes = [(1, 4), (2, 8), (6, 16), (15, 4), WIDE]
     return [*map(Case, shapes), Case((12, 8), torch.float16), Case((6, 4), values="special"), Case(FEW[1:])]
 
 
 def _cases_of_all_bags(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(1, 1, 4), (4, 1, 8), (1, 2, 4), (3, 5, 16), (2, 26, 4), (MANY // 4 + 9, 4, 1)]
+    shapes = [(1, 1, 4), (4, 1, 8), (1, 2, 4), (3, 5, 16), (2, 26, 4), (1, TABLES, 1), (MANY // 4 + 9, 4, 1)]
     return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16), Case(FEW)]
 
 

@@ -25,7 +25,7 @@ from kernels.inductor.compile import define
 from kernels.ops.embedding_bags_update import eager
 from kernels.ops.embedding_bags_update.spec import SPECS
 from lessons.shared import answers
-from lessons.shared.far import FAR, behind, has_room
+from lessons.shared.far import FAR, behind, has_room, late_programs
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.reader import plain
 from lessons.shared.puzzle.shares import SharedOut
@@ -33,6 +33,7 @@ from lessons.shared.puzzle.shares import SharedOut
 BLOCK, EPS, RATE = 16, 1e-10, 0.1
 EXACT = SPECS["embedding_bags_update"].scale
 FEW = (40, 2)  # the shape of the case whose rows, of the table or of grad, also lie FAR
+MANY = 2**16  # places before it, whose numbers 16 bits do not hold
 # What a picture of `walk` draws: table, keys, order, grad.
 SMALL = (
     torch.zeros(8, 4), torch.tensor([0, 0, 2, 2, 5, 7, 7, 7]), torch.tensor([3, 7, 1, 5, 4, 0, 2, 6]), torch.ones(8, 4)
@@ -40,27 +41,28 @@ SMALL = (
 
 
 def launch_walk(
-    kernel, table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0
+    kernel, table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0,
+    still: int = 0,
 ) -> None:
     """kernel[N](table, keys, order, grad, N, rate, D). first, row: rows before table and grad, of which keys and order
-    know."""
+    know. still: places in front whose programs change nothing."""
     larger = behind(table, first)
-    kernel[(len(keys),)](larger, keys, order, behind(grad, row), len(keys), rate, D=table.shape[1])
+    with late_programs(still, len(keys) - still) as grid:
+        kernel[grid](larger, keys, order, behind(grad, row), len(keys), rate, D=table.shape[1])
     table.copy_(larger[first:])
 
 
 def launch_tiles(
-    kernel, tables: Sequence[Tensor], keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int, row: int,
-    parts: Sequence[Tensor] | None = None,
+    kernel, tables: Sequence[Tensor], keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0,
+    row: int = 0, still: int = 0, parts: Sequence[Tensor] | None = None,
 ) -> None:
     """kernel[tiles](*tables, keys, order, grad, heads, tails, N, rate, D, BLOCK), of one table or of table and state;
     the runs of several tiles are then finished in PyTorch. parts: heads and tails, to look at."""
     larger = [behind(table, first) for table in tables]
     count, (_, width) = -(-len(keys) // BLOCK), grad.shape
     heads, tails = parts or (grad.new_empty(count, width), grad.new_empty(count, width))
-    kernel[(count,)](
-        *larger, keys, order, behind(grad, row), heads, tails, len(keys), rate, D=width, BLOCK=BLOCK
-    )
+    with late_programs(still // BLOCK, count - still // BLOCK) as grid:
+        kernel[grid](*larger, keys, order, behind(grad, row), heads, tails, len(keys), rate, D=width, BLOCK=BLOCK)
     for table, all_rows in zip(tables, larger, strict=True):
         table.copy_(all_rows[first:])
     rows, sums = finished(keys.tolist(), heads, tails)
@@ -82,14 +84,17 @@ def finished(keys: list[int], heads: Tensor, tails: Tensor) -> tuple[list[int], 
     return rows, sums
 
 
-def by_sgd(table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0) -> None:
+def by_sgd(
+    table: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0, still: int = 0
+) -> None:
     """The reference of `walk` and `tiles`."""
     state = table.new_empty(0)
     eager.embedding_bags_update(table, state, 2 * (keys - first) + 1, order - row, grad, *3 * [None], rate, "sgd")
 
 
 def by_adagrad(
-    table: Tensor, state: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0
+    table: Tensor, state: Tensor, keys: Tensor, order: Tensor, grad: Tensor, rate: float, first: int = 0, row: int = 0,
+    still: int = 0,
 ) -> None:
     """The reference of `adagrad`."""
     keys, order = 2 * (keys - first) + 1, order - row
@@ -158,8 +163,19 @@ def _calls(stateful: bool, update: str) -> Callable[[Case, torch.device], Iterat
                 hint = f"grad has {FAR:,} rows more: order, and what it names, need all of their 64 bits."
                 more = (*tables, keys, order + FAR, grad)
                 yield Call(f"{count}×{width}, gradients beyond 2^32", more, (RATE, 0, FAR), hint)
+            yield _behind_many(f"{count}×{width}, behind {MANY:,} places", tables, keys, order, grad)
 
     return calls
+
+
+def _behind_many(name: str, tables: Sequence[Tensor], keys: Tensor, order: Tensor, grad: Tensor) -> Call:
+    """The call behind MANY places, of a row each, whose gradients are zero."""
+    before = torch.arange(MANY, device=keys.device)
+    rows = [torch.cat([torch.ones_like(table[:1]).expand(MANY, -1), table]) for table in tables]
+    keys, order = torch.cat([before, keys + MANY]), torch.cat([before, order + MANY])
+    grad = torch.cat([torch.zeros_like(grad[:1]).expand(MANY, -1), grad])
+    hint = f"there are {len(keys):,} places: their numbers need more than 16 bits."
+    return Call(name, (*rows, keys, order, grad), (RATE, 0, 0, MANY), hint)
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:
@@ -192,7 +208,7 @@ def _looked_at(names: Sequence[str], tables: int) -> list[tuple[str, tuple, Tens
     for i, name in enumerate(names):
         written = [torch.ones_like(table) for _ in range(tables)]
         parts = [torch.zeros(3, 4) for _ in names[tables:]]
-        rest = (0, 0, parts) if parts else ()
+        rest = (0, 0, 0, parts) if parts else ()
         arguments = *written, keys, order, grad, RATE, *rest
         launches.append((f"of small runs, {name}", arguments, [*written, *parts][i], 0))
     return launches
@@ -208,12 +224,12 @@ def _puzzle(launch: Callable, reference: Callable, rule: str, update: str, parts
     )
 
 
-def _of_table(kernel, table, keys, order, grad, rate, first=0, row=0, parts=None) -> None:
-    launch_tiles(kernel, (table,), keys, order, grad, rate, first, row, parts)
+def _of_table(kernel, table, *rest) -> None:
+    launch_tiles(kernel, (table,), *rest)
 
 
-def _of_state(kernel, table, state, keys, order, grad, rate, first=0, row=0, parts=None) -> None:
-    launch_tiles(kernel, (table, state), keys, order, grad, rate, first, row, parts)
+def _of_state(kernel, table, state, *rest) -> None:
+    launch_tiles(kernel, (table, state), *rest)
 
 
 PARTS = ("heads", "tails")

@@ -25,7 +25,7 @@ from kernels.ops.dlrm.spec import Layers
 from lessons.n19_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, ROOM, WIDTH, has_launch, whole
 from lessons.shared import answers
 from lessons.shared.puzzle import Judge
-from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
+from lessons.shared.puzzle.in_cuda import Wrong, ends_of, explain, hold_ends, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.records import LANES, SECTOR
 
@@ -41,6 +41,9 @@ UNSET = (
     "A thread reads a variable or an array's element that it has not written. Does each sum begin with a value, and is "
     "each input of the top MLP set?"
 )
+ENDS = 512  # rows at both ends of a batch of MANY, which are there
+MANY = 2**31 // 13 + ENDS  # rows, whose places in dense 31 bits do not hold
+WIDE = "A row's number and its place in dense need 64 bits, as batch has."
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 
 # ------------------------------------------------------------------------------------------------------------ on paper
@@ -284,6 +287,7 @@ class Forward:
                 lines.append(_hold(name, Runner(source, gpu=True), "GPU"))
             if not has_launch(source):
                 _hold_small_blocks(source)
+                _hold_many(source)
         except DoesNotCompile as error:
             if hint := not_on_host(str(error)):
                 raise Wrong(f"{error}\nHint: {hint}") from None
@@ -317,6 +321,19 @@ def _hold_small_blocks(source: str) -> None:
         raise Wrong(f"in blocks of 32 threads {_with_hint(str(error), SMALL)}") from error
     if not torch.allclose(out, mini(*call.tensors), atol=1e-4):
         raise Wrong(f"right in blocks of 128 threads, and wrong in blocks of 32\nHint: {SMALL}")
+
+
+def _hold_many(source: str) -> None:
+    """That both ends of a large batch are right, as far as they are found (kernels/check/host/ends.h)."""
+    text = whole(source)
+    dense, ids, *layers = next(_calls(Case((ENDS, 13)), torch.device("cpu"))).tensors
+    parts = [part.numpy().view(np.float32) for each in layers for part in each]
+    poison = torch.full((ENDS, 1), math.nan)
+    buffers = [ends_of(dense, MANY), ends_of(ids, MANY), *parts, ends_of(poison, MANY)]
+    outcome = programs.run(programs.build(text), buffers, [*map(len, layers[0]), MANY])
+    sizes = [getattr(buffer, "numbers", 0) or buffer.size for buffer in buffers]
+    explained = functools.partial(explain, outcome, text, sizes, lambda name: "", "")
+    hold_ends(f"{MANY:,} rows", outcome, mini(dense, ids, *layers), explained, WIDE)
 
 
 BYTES_OF_A_ROW = {"dense": 52, "ids": 24, "out": 4}

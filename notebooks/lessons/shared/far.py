@@ -1,13 +1,18 @@
 """A tensor as the last rows of a far larger one: a kernel that cuts an index to 32 bits or fewer, or takes it through a
-float, does not find them."""
+float, does not find them. And a launch's last programs, whose numbers are large."""
 
 from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from torch import Tensor
+
+from kernels import runtime
 
 FAR = 2**32  # rows; all of a uint32's numbers
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's number
@@ -41,3 +46,26 @@ def has_room(device: torch.device, *tensors: Tensor) -> bool:
 
 def _memory(nbytes: int) -> mmap.mmap:
     return mmap.mmap(-1, nbytes, _FLAGS)
+
+
+@contextmanager
+def late_programs(first: int, count: int) -> Iterator[tuple[int]]:
+    """The grid of a launch of first + count programs, whose number 16 bits need not hold. The interpreter, to which
+    each costs time, runs the last `count` of them alone; these must be no more than `first`."""
+    if not first or runtime.triton_mode() != "interpreted":
+        yield (first + count,)
+        return
+    from triton.runtime.interpreter import InterpreterBuilder as Builder
+
+    set_sizes, set_index = Builder.set_grid_dim, Builder.set_grid_idx
+
+    def all_sizes(self, x: int, *others: int) -> None:
+        set_sizes(self, first + x, *others)
+
+    def late_index(self, x: int, *others: int) -> None:
+        set_index(self, x, *others)
+        if self.grid_idx[0] == x:  # or the last program comes first
+            set_index(self, first + x, *others)
+
+    with mock.patch.object(Builder, "set_grid_dim", all_sizes), mock.patch.object(Builder, "set_grid_idx", late_index):
+        yield (count,)

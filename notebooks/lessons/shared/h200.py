@@ -12,7 +12,7 @@ from kernels.inductor.machine_code import registers
 from lessons.shared.to_cubin import ARCH
 
 # What the lessons call sizes: integers. An argument of another name is a tensor.
-SIZES = {"n", "columns", "xnumel", "ks0"}
+SIZES = {"n", "rows", "columns", "chunk", "xnumel", "ks0"}
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from kernels.ops.fused_mlp.spec import Layers, draw_mlp
 from lessons.shared.puzzle import InTriton
 
 ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
+HIGH = 256  # rows of a tile where there are MANY
 NAN = "row 7 of x is NaN, and its sums too; relu(NaN) is NaN. tl.maximum gives 0, a comparison is false."
 WITH_NAN = 20  # rows, of which one is NaN
-WITH_INF = 21  # rows, where a number of the first bias is -Inf
+WITH_INF = 21  # rows, where a number of each bias is -Inf
 WITH_MORE = 22  # rows, where a number of the last bias is Inf
-MANY = (1030, 64, 4)  # whose places in x 16 bits do not hold
+MANY = 33_000  # rows, whose numbers and places 16 bits do not hold
 MINUS_INF = "the bias of column 1 is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
+OF_MANY = f"there are {MANY:,} rows: their numbers and places need more than 16 bits."
 INF = "the bias of column 2 is Inf, and so is its relu."
 HALVES = (
     "x and the weights are halves. Sums are float32: here they go beyond 65,504, which is a half's largest number, and "
@@ -34,12 +36,17 @@ HALVES = (
 )
 
 
+def height(rows: int) -> int:
+    """The rows of a program's tile."""
+    return HIGH if rows == MANY else ROWS
+
+
 def launch_layer(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
     """kernel[row tiles, column tiles](x, weight, bias, out, B, K, N, ROWS, COLUMNS, STEP)."""
     (rows, inputs), outputs = x.shape, len(biases[0])
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    grid = -(-rows // ROWS), -(-outputs // COLUMNS)
-    kernel[grid](x, *weights, *biases, out, rows, inputs, outputs, ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP)
+    grid = -(-rows // height(rows)), -(-outputs // COLUMNS)
+    kernel[grid](x, *weights, *biases, out, rows, inputs, outputs, ROWS=height(rows), COLUMNS=COLUMNS, STEP=STEP)
     return out
 
 
@@ -48,8 +55,8 @@ def launch_chained(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequenc
     (rows, inputs), (between, outputs) = x.shape, map(len, biases)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     (w1, w2), (b1, b2) = weights, biases
-    kernel[(-(-rows // ROWS),)](
-        x, w1, b1, w2, b2, out, rows, between, K=inputs, N2=outputs, ROWS=ROWS, CHUNK=STEP
+    kernel[(-(-rows // height(rows)),)](
+        x, w1, b1, w2, b2, out, rows, between, K=inputs, N2=outputs, ROWS=height(rows), CHUNK=STEP
     )
     return out
 
@@ -61,8 +68,8 @@ def launch_mlp(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Te
     out = torch.empty(rows, len(biases[-1]), dtype=x.dtype, device=x.device)
     layers = [each for layer in zip(weights, biases, strict=True) for each in layer]
     widths = {f"N{i + 1}": len(bias) for i, bias in enumerate(biases)}
-    kernel[(-(-rows // ROWS),)](
-        x, *layers, out, rows, K=inputs, **widths, ROWS=ROWS, CHUNK=STEP, PRECISION="ieee"
+    kernel[(-(-rows // height(rows)),)](
+        x, *layers, out, rows, K=inputs, **widths, ROWS=height(rows), CHUNK=STEP, PRECISION="ieee"
     )
     return out
 
@@ -76,7 +83,8 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
         if rows == WITH_NAN:
             tensors[0][7] = math.nan
         if rows == WITH_INF:
-            tensors[2][0][1] = -math.inf
+            for bias in tensors[2]:
+                bias[1] = -math.inf
         if rows == WITH_MORE:
             tensors[2][-1][2] = math.inf
         if case.dtype == torch.float16:  # whose sums go beyond 65,504 and come back
@@ -90,8 +98,8 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
 
 
 def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
-    if rows == MANY[0]:
-        return f"x has {rows * inputs:,} elements: their places need more than 16 bits."
+    if rows == MANY:
+        return OF_MANY
     if rows in (WITH_NAN, WITH_INF, WITH_MORE):
         return {WITH_NAN: NAN, WITH_INF: MINUS_INF, WITH_MORE: INF}[rows]
     if inputs <= STEP and rows == ROWS:
@@ -102,8 +110,10 @@ def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
 
 
 def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0) -> str:
+    if rows == MANY:
+        return OF_MANY
     if rows in (WITH_NAN, WITH_INF, WITH_MORE):
-        hidden = "b1[1] is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
+        hidden = "b1[1] and b2[1] are -Inf. Relu gives 0, and -Inf · 0 is NaN: choose, do not multiply."
         last = "b2[2] is Inf, and its sigmoid is 1. From z = 89 on e^z is infinite, and Inf / Inf is NaN: use e^-z."
         return {WITH_NAN: NAN, WITH_INF: hidden, WITH_MORE: last}[rows]
     if between % STEP:
@@ -116,8 +126,10 @@ def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0
 
 
 def _mlp_hint(rows: int, inputs: int = 0, between: int = 0, *others: int) -> str:
-    if rows in (WITH_NAN, WITH_INF):
+    if rows in (MANY, WITH_NAN):
         return _chained_hint(rows)
+    if rows == WITH_INF:
+        return "number 1 of each bias is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
     if rows == WITH_MORE:
         return "b4[2] is Inf, and so is its relu."
     if rows == ROWS and between <= STEP:
@@ -133,14 +145,14 @@ def _spec(options: tuple, hints: Callable[..., str], *shapes: tuple, halves: Seq
 
 
 _NO_NUMBERS = (WITH_NAN, 16, 32), (WITH_INF, 16, 32), (WITH_MORE, 16, 32)
-_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS, MANY)
+_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS, (MANY, 2, 4))
 _CHAINED = (
     (16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16),
-    *((rows, inputs, 16, 16) for rows, inputs, _ in _NO_NUMBERS),
+    *((rows, inputs, 16, 16) for rows, inputs, _ in _NO_NUMBERS), (MANY, 16, 16, 16),
 )  # fmt: skip
 _MLP = (
     (16, 16, 16, 16, 16, 16), (5, 16, 16, 32, 16, 16), (16, 16, 64, 32, 16, 16), (33, 32, 32, 64, 32, 16),
-    *((rows, 16, 16, 16, 16, 16) for rows, *_ in _NO_NUMBERS),
+    *((rows, 16, 16, 16, 16, 16) for rows in (*(rows for rows, *_ in _NO_NUMBERS), MANY)),
 )  # fmt: skip
 _ONE = ("identity", "relu", "ieee")
 _TWO = ("relu", "sigmoid", "ieee")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome, Sparse
 
 HINTS = {
     "misaligned": "A float4 must begin at a multiple of 16 bytes.",
@@ -17,6 +21,7 @@ HINTS = {
     "endless": "Does each loop come to its end?",
     "array": "Each index of an array must be 0 or more and below its size, the first as well as the second.",
     "shared": "Each index of the shared array must stay below its size, the first as well as the second.",
+    "much": "nvcc refuses __shared__ arrays of more than 48 KB. How many elements does a block need at once?",
     "stream": "PyTorch orders its work by the current stream: <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>.",
     "unchecked": "A launch returns no error. C10_CUDA_KERNEL_LAUNCH_CHECK() after it raises what went wrong.",
     "raised": "What may x and y be? The strides of a view are no error: contiguous() copies where it must.",
@@ -88,6 +93,7 @@ def explain(
         "barrier": lambda: f"the block cannot go on: {outcome.text}",
         "launch": lambda: f"the launch fails: {outcome.text}",
         "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of {function}",
+        "much": lambda: f"its __shared__ arrays have {int(outcome.text):,} bytes, and a block can have 49,152",
         "endless": lambda: f"it does not end: stopped after {outcome.text}",
         "ended": lambda: f"the program ended with {outcome.text}",
         "stream": lambda: "the kernel is launched on the default stream",
@@ -96,3 +102,22 @@ def explain(
         "allocates": lambda: f"forward() allocates {int(outcome.text):,} elements, but out has as many as x",
     }.get(status, lambda: outcome.text)()
     return f"{text}\nHint: {launch if status == 'launch' else HINTS.get(status) or hint('')}"
+
+
+def ends_of(values: Tensor, rows: int) -> Sparse:
+    """A buffer of so many rows, of which only the first and the last are there: the halves of these, [2 n, …]."""
+    flat = values.contiguous().numpy().view(np.float32).reshape(-1)
+    half, numbers = flat.size // 2, rows * (flat.size // len(values))
+    return Sparse(numbers, {0: flat[:half].copy(), numbers - half: flat[half:].copy()})
+
+
+def hold_ends(what: str, outcome: Outcome, expected: Tensor, explained: Callable[[], str], hint: str) -> None:
+    """A run of which only the ends of the last buffer are there, and are to be these, [2 n, …]. Wrong: it went outside
+    of a buffer, which explained() says, or wrote another number. Places that were not found are no fault."""
+    if outcome.status == "outside":
+        raise Wrong(f"{what}: {explained().partition(chr(10))[0]}\nHint: {hint}")
+    if outcome.status == "ok":
+        got = torch.from_numpy(np.concatenate(outcome.buffers[-1])).view_as(expected)
+        wrong = ~got.isnan() & ~torch.isclose(got, expected, rtol=1e-4, atol=1e-4)
+        if wrong.any():
+            raise Wrong(f"{what}: expected {expected[wrong][0]:.7g}, got {got[wrong][0]:.7g}\nHint: {hint}")
