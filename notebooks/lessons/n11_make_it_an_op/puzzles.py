@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernels.check.host.programs import cut_at_commas
 from lessons.n11_make_it_an_op import cpp_texts, host_build
 from lessons.shared import answers
 from lessons.shared.puzzle import Judge, Own
@@ -244,7 +245,7 @@ def _as_text(text: object) -> None:
             raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
     for body in re.split(r"^}", function, flags=re.M):
         if launch := re.search(r"<<<.*?>>>\s*\((.*?)\)\s*;", body, re.S):
-            _as_launch(body[: launch.start()], host_build.arguments(launch[1])[-1], body[launch.end() :])
+            _as_launch(body[: launch.start()], cut_at_commas(launch[1])[-1], body[launch.end() :])
 
 
 def _as_launch(before: str, number: str, after: str) -> None:

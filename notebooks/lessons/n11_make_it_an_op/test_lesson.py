@@ -54,8 +54,9 @@ def test_a_text_may_ask_whether_a_tensor_is_on_cuda():
         ("at::Tensor& y, double multiplier", "at::Tensor& y, bool multiplier", "SIGABRT: Type mismatch in argument 4"),
         ("xs.const_data_ptr<float>()", "xs.const_data_ptr()", "compiler: invalid conversion from ‘const void"),
         ("at::empty(x.sizes(), x.options())", "at::empty_like(xs)", "Hint: .*#include <ATen/ops/empty_like.h>"),
+        ("(n + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>", "n>>>", "a launch is <<<grid, block, …>>>"),
     ],
-    ids=["a type that is not the schema's", "a pointer to nothing", "a function without its header"],
+    ids=["a type that is not the schema's", "a pointer to nothing", "a function without its header", "a launch of one"],
 )
 def test_a_text_that_cannot_be_loaded_ends_nothing(right, wrong, why):
     text = puzzles.passed("cpp")
