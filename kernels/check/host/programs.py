@@ -87,7 +87,9 @@ def on_host(source: str) -> str:
     extension = FORWARD.search(source)
 
     def call(match: re.Match) -> str:
-        grid, block, *more = _arguments(match[2])
+        if len(configuration := cut_at_commas(match[2])) < 2:
+            raise DoesNotCompile("<<<grid, block>>> takes two arguments")
+        grid, block, *more = configuration
         if len(more) > 2:
             raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
         if more and re.fullmatch(r"[1-9]\d*", more[0]):
@@ -100,7 +102,7 @@ def on_host(source: str) -> str:
     return re.sub(r", \)", ")", LAUNCH.sub(call, INCLUDES.sub("", source)))
 
 
-def _arguments(text: str) -> list[str]:
+def cut_at_commas(text: str) -> list[str]:
     """Cut at the commas that are in no brackets."""
     parts, depth = [""], 0
     for letter in text:
@@ -109,8 +111,6 @@ def _arguments(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    if len(parts) < 2:
-        raise DoesNotCompile("<<<grid, block>>> takes two arguments")
     return [part.strip() for part in parts]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.check.host.programs import BUILD, LAUNCH
+from kernels.check.host.programs import BUILD, LAUNCH, cut_at_commas
 from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 
@@ -72,14 +72,10 @@ def _whole(texts: Collection[str]) -> str:
 
 def _launch(match: re.Match) -> str:
     """kernel<<<grid, block, shared, stream>>>( as the beginning of a call."""
-    grid, block, *_ = _arguments(match[2])
+    if len(configuration := cut_at_commas(match[2])) < 2:
+        raise RuntimeError(f"error: a launch is <<<grid, block, …>>>, got <<<{match[2]}>>>")
+    grid, block, *_ = configuration
     return f"lecture::launch({match[1]}, dim3({grid}), dim3({block}), "
-
-
-def _arguments(text: str) -> list[str]:
-    """Cut at the commas that are in no brackets."""
-    inner = re.sub(r"[({\[][^(){}\[\]]*[)}\]]", lambda part: part[0].replace(",", "\0"), text)
-    return [part.replace("\0", ",").strip() for part in inner.split(",")]
 
 
 @contextmanager

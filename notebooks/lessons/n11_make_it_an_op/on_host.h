@@ -15,18 +15,22 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::type_iden
 }
 }  // namespace lecture
 
-namespace at::cuda {
-inline cudaStream_t getCurrentCUDAStream(int = 0) { return nullptr; }
-}  // namespace at::cuda
-
 namespace c10::cuda {
-inline cudaStream_t getCurrentCUDAStream(int = 0) { return nullptr; }
+struct CUDAStream {
+    operator cudaStream_t() const { return nullptr; }
+    cudaStream_t stream() const { return nullptr; }
+};
+inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
 struct CUDAGuard {
     template <class Device>
     explicit CUDAGuard(Device) {}
 };
 using OptionalCUDAGuard = CUDAGuard;
 }  // namespace c10::cuda
+
+namespace at::cuda {
+using namespace c10::cuda;
+}  // namespace at::cuda
 
 inline cudaError_t cudaGetLastError() {
     cudaError_t error = lecture::last_error;
@@ -38,4 +42,5 @@ inline cudaError_t cudaGetLastError() {
         cudaError_t error = (call);                                               \
         TORCH_CHECK(error == cudaSuccess, "CUDA error: ", cudaGetErrorString(error)); \
     } while (0)
+#define AT_CUDA_CHECK(call) C10_CUDA_CHECK(call)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())

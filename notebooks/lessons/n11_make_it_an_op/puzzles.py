@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernels.check.host.programs import cut_at_commas
 from lessons.n11_make_it_an_op import cpp_texts, host_build
 from lessons.shared import answers
 from lessons.shared.puzzle import Judge, Own
@@ -110,6 +111,7 @@ def _fake_cases() -> Iterator[tuple[str, Tensor]]:
     yield "4×6", torch.randn(4, 6)
     yield "3×7", torch.randn(3, 7)
     yield "4×6 bfloat16", torch.randn(4, 6).bfloat16()
+    yield "4×6 float64", torch.randn(4, 6).double()
     yield "4×6 transposed", torch.randn(6, 4).T
     yield "every second row of 8×6", torch.randn(8, 6)[::2]
 
@@ -234,9 +236,6 @@ def _as_text(text: object) -> None:
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|int64_t|long|double\s*&)\s+\w+[^)]*\)\s*\{", function):
         hint = "A float in the schema is a double in C++, and an int is an int64_t. The kernel may still take a float."
         raise Wrong("case the function: the dispatcher passes a double, and the function takes another type", hint)
-    if re.search(r"\bint(?:32_t)?\s+\w+\s*=\s*(?:x|y|xs|ys|out)\.numel\(\)", function):
-        hint = "numel() is an int64_t, and the kernel takes a long long. Use no int in between."
-        raise Wrong("case 2,147,483,648 elements: an int cannot hold this number", hint)
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
             raise Wrong(f"case {what}", hint)
@@ -244,12 +243,37 @@ def _as_text(text: object) -> None:
         if not re.search(rf"\b{name}\s*\.\s*(?:device|get_device|is_cuda)\(|[{{(,]\s*&?{name}\s*[,)}}]", function):
             hint = f"A kernel cannot read another device's memory: TORCH_CHECK({name}.device() == x.device(), …);"
             raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
+    for body in re.split(r"^}", function, flags=re.M):
+        if launch := re.search(r"<<<.*?>>>\s*\((.*?)\)\s*;", body, re.S):
+            _as_launch(body[: launch.start()], cut_at_commas(launch[1])[-1], body[launch.end() :])
 
 
+def _as_launch(before: str, number: str, after: str) -> None:
+    """A launch by what stands before it in its function, its last argument, and what stands after it."""
+    if re.search(r"[;{}]\s*(?:\w+::)*\w*Guard\s*[({]", before):
+        hint = "An object without a name ends with its statement: c10::cuda::CUDAGuard guard(x.device());"
+        raise Wrong("case the device: the guard has no name, so it has ended before the launch", hint)
+    if re.search(r"getCurrentCUDAStream\(\s*\).*Guard\b", before, re.S):
+        hint = "The current stream is one of the current device: ask for it after the guard."
+        raise Wrong("case the stream: the function asks for it before the guard has set the device", hint)
+    if "Guard" in after:
+        raise Wrong("case the device: the guard comes after the launch", "Set x's device first, and then launch.")
+    if re.search(r"TORCH_CHECK\((?![^;]*(?:cuda|err))", after):
+        hint = "By then the kernel may have read beyond the end of a tensor."
+        raise Wrong("case a check: it comes after the launch", hint)
+    cast = rf"\({_INT}\)|\b{_INT}\(|static_cast<\s*{_INT}\s*>"
+    declared = rf"\b(?<!long ){_INT}\s+{re.escape(number)}\s*[=({{]|\bauto\s+{re.escape(number)}\s*=\s*(?:{cast})"
+    if re.match(cast, number) or re.search(declared, before):
+        hint = "numel() is an int64_t, and the kernel takes a long long. Use no int in between."
+        raise Wrong("case 4,294,967,296 elements: an int of 32 bits cannot hold this number", hint)
+
+
+_INT = r"(?:int|int32_t|uint32_t|unsigned(?:\s+int)?)"
 _NEEDED = (
-    (r"device\(\)[^;]*[=!]=|[=!]=[^;]*device\(\)|is_cuda\(|get_device\(\)[^;]*[=!]=|[sS]ameGPU|[sS]ame_device",
+    (r"device\(\)(?:\.index\(\))?\s*[=!]=\s*(?!(?:at|c10|torch)::)|[=!]=\s*\w+\.(?:get_)?device\(\)|[sS]ame_?(?:GPU|device)",
      "bias or y on another device than x: the function does not check that",
-     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
+     "A kernel cannot read another device's memory, and is_cuda() is true of every GPU: "
+     "TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
     ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
     ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
      "On another stream, a kernel may run before its inputs are written: "
@@ -494,6 +518,7 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
         _same_alone(op)
         _same_where_it_is_special(op)
         _sees_changes(op)
+        _keeps_calls_apart(op)
         hint = "In a graph, backward must do what it does in eager mode: compute with tensors only, and write to none."
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
         _opcheck(op, (*_leaves(4, 3), 0.5), "case 4×3", hint, tests)
@@ -505,16 +530,23 @@ def _leaves(*shape: int) -> list[Tensor]:
     return [operand.add(0.25).requires_grad_() for operand in _operands(*shape)]  # no result is 0: relu's corner
 
 
+def _incoming(shape: torch.Size) -> Tensor:
+    """A gradient of the result, of both signs, and another number at each element."""
+    grad = torch.arange(2.0, shape.numel() + 2)
+    grad[1::2] *= -1
+    return grad.view(shape)
+
+
 def _gradients(function: Callable, leaves: list[Tensor], multiplier: float, grad: Tensor | None = None) -> tuple:
     out = function(*leaves, multiplier)
-    grad = torch.arange(2.0, out.numel() + 2).view(out.shape) if grad is None else grad
+    grad = _incoming(out.shape) if grad is None else grad
     return torch.autograd.grad(out, leaves, grad, allow_unused=True)
 
 
 def _same_gradients(what: str, op: Callable, leaves: list[Tensor], returned: list[object]) -> None:
     for multiplier in (0.5, -2.0):
         wanted = _gradients(add_mul_relu, leaves, multiplier)
-        grad = torch.arange(2.0, leaves[0].numel() + 2).view(leaves[0].shape)
+        grad = _incoming(leaves[0].shape)
         before = grad.clone()
         try:
             gradients = _gradients(op, leaves, multiplier, grad)
@@ -581,6 +613,16 @@ def _sees_changes(op: Callable) -> None:
                 "Autograd watches tensors that ctx.save_for_backward keeps. It does not watch attributes of ctx. "
                 "A float may be an attribute.",
             )
+
+
+def _keeps_calls_apart(op: Callable) -> None:
+    leaves = _leaves(4, 3)
+    first, _ = op(*leaves, 0.5), op(*leaves, -2.0)
+    wanted = _gradients(add_mul_relu, leaves, 0.5)
+    gradients = torch.autograd.grad(first, leaves, _incoming(first.shape))
+    for name, a, b in zip(_OF, wanted, gradients, strict=True):
+        hint = "Each call needs its own multiplier and result in its backward: keep them on ctx."
+        _same("two calls before the first backward", f"{name}'s gradient: ", b, a, hint)
 
 
 def _same_compiled(op: Callable) -> None:

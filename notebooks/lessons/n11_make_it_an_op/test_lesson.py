@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,9 @@ def test_a_text_may_ask_whether_a_tensor_is_on_cuda():
         ("at::Tensor& y, double multiplier", "at::Tensor& y, bool multiplier", "SIGABRT: Type mismatch in argument 4"),
         ("xs.const_data_ptr<float>()", "xs.const_data_ptr()", "compiler: invalid conversion from ‘const void"),
         ("at::empty(x.sizes(), x.options())", "at::empty_like(xs)", "Hint: .*#include <ATen/ops/empty_like.h>"),
+        ("(n + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>", "n>>>", "a launch is <<<grid, block, …>>>"),
     ],
-    ids=["a type that is not the schema's", "a pointer to nothing", "a function without its header"],
+    ids=["a type that is not the schema's", "a pointer to nothing", "a function without its header", "a launch of one"],
 )
 def test_a_text_that_cannot_be_loaded_ends_nothing(right, wrong, why):
     text = puzzles.passed("cpp")
@@ -115,3 +117,37 @@ def test_a_gradient_as_a_product_passes_the_checks_and_is_wrong():
     assert wanted.tolist() == [0, 0, 1, 1]
     assert got.isnan().tolist() == [True, True, False, False]
     assert got[2:].tolist() == [1, 0]
+
+
+@pytest.mark.slow
+def test_what_inductor_makes_looks_at_the_strides_of_an_ops_result():
+    op = torch.library.custom_op(
+        "lecture_test::rows", lambda x: x.relu().contiguous().clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    op.register_fake(torch.empty_like)
+    compiled = torch.compile(lambda x: op(x) * 2)
+    assert torch.equal(compiled(torch.ones(4, 6)), torch.full((4, 6), 2.0))
+    with pytest.raises(AssertionError, match="stride 6==1"):
+        compiled(torch.ones(6, 4).T)
+
+
+def test_a_gradient_of_register_autograd_is_python_in_each_call_but_for_inference_mode():
+    op = torch.library.custom_op(
+        "lecture_test::called", lambda x: torch.relu(x).clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    op.register_autograd(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: None)
+    called = []
+
+    def watch(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.endswith("_library/autograd.py"):
+            called.append(frame.f_code.co_name)
+
+    for mode, runs in ((torch.no_grad, True), (torch.inference_mode, False)):
+        called.clear()
+        with mode():
+            sys.setprofile(watch)
+            try:
+                torch.ops.lecture_test.called(torch.ones(3))
+            finally:
+                sys.setprofile(None)
+        assert bool(called) == runs, called
