@@ -25,7 +25,13 @@ struct CUDAGuard {
     template <class Device>
     explicit CUDAGuard(Device) {}
 };
-using OptionalCUDAGuard = CUDAGuard;
+struct OptionalCUDAGuard : CUDAGuard {
+    using CUDAGuard::CUDAGuard;
+    OptionalCUDAGuard() : CUDAGuard(nullptr) {}
+    template <class Device>
+    void set_device(Device) {}
+    void set_index(int) {}
+};
 }  // namespace c10::cuda
 
 namespace at::cuda {

@@ -244,6 +244,11 @@ def _as_text(text: object) -> None:
             hint = f"A kernel cannot read another device's memory: TORCH_CHECK({name}.device() == x.device(), …);"
             raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
     for body in re.split(r"^}", function, flags=re.M):
+        pointers = "".join(rf"|\b{name}\s*" for name in re.findall(r"\bfloat\s*\*\s*(\w+)\s*=", body))
+        is_host = not re.search("__(?:global|device)__", body)
+        if is_host and re.search(rf"(?:data_ptr<float>\(\){pointers})\[", body):
+            hint = "The tensors are in the GPU's memory, which the host can neither read nor write: launch the kernel."
+            raise Wrong("case the function: it computes on the host", hint)
         if launch := re.search(r"<<<.*?>>>\s*\((.*?)\)\s*;", body, re.S):
             _as_launch(body[: launch.start()], cut_at_commas(launch[1])[-1], body[launch.end() :])
 
@@ -253,6 +258,11 @@ def _as_launch(before: str, number: str, after: str) -> None:
     if re.search(r"[;{}]\s*(?:\w+::)*\w*Guard\s*[({]", before):
         hint = "An object without a name ends with its statement: c10::cuda::CUDAGuard guard(x.device());"
         raise Wrong("case the device: the guard has no name, so it has ended before the launch", hint)
+    behind = re.split(r"\w*Guard\b", before)[-1]
+    depths = itertools.accumulate((letter == "{") - (letter == "}") for letter in behind)
+    if behind != before and min(depths, default=0) < 0:
+        hint = "A guard sets the device back where its block ends: launch before that."
+        raise Wrong("case the device: the block of the guard ends before the launch", hint)
     if re.search(r"getCurrentCUDAStream\(\s*\).*Guard\b", before, re.S):
         hint = "The current stream is one of the current device: ask for it after the guard."
         raise Wrong("case the stream: the function asks for it before the guard has set the device", hint)
@@ -278,7 +288,7 @@ _NEEDED = (
     ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
      "On another stream, a kernel may run before its inputs are written: "
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
-    (r"(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]\s*(?!\d)",
+    (r"(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]\s*(?!\d)|Guard\s+(\w+)\s*;[\s\S]*\b\1\.set_(?:device|index)\(\s*(?!\d)",
      "the device: a launch goes to the current device, and x may be on another one",
      "With two GPUs, x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
     (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: the function does not check it",
@@ -450,6 +460,9 @@ def _as_function(op: Callable) -> None:
             raise Wrong(f"case {what}: an argument was overwritten", "The result must be a new tensor: at::empty(…).")
         if any(got is argument for argument in arguments):
             raise Wrong(f"case {what}: an argument is returned", "The result must be a new tensor, an empty one too.")
+        if got.numel() and got.data_ptr() == op(*arguments).data_ptr():
+            hint = "A caller may still need the result of the call before: allocate with at::empty in each call."
+            raise Wrong(f"case {what}: two calls return the same memory", hint)
         if got.shape != wanted.shape or not got.is_contiguous() or got.dtype != wanted.dtype:
             properties = f"expected {list(wanted.shape)}, contiguous, got {list(got.shape)}, strides {got.stride()}"
             raise Wrong(f"case {what}: {properties}", "The tensor at::empty(x.sizes(), x.options()) is contiguous.")
