@@ -32,7 +32,7 @@ class Branches:
                 self._open.append((stream, read))
 
     def join(self) -> None:
-        """Have the current stream wait for them."""
-        while self._open:
-            torch.cuda.current_stream().wait_stream(self._open[-1][0])
-            self._open.pop()
+        """Have the current stream wait for them; of a capture that has failed, which raises, there is none left."""
+        opened, self._open = self._open, []
+        for stream, _ in reversed(opened):
+            torch.cuda.current_stream().wait_stream(stream)

@@ -271,10 +271,11 @@ def fusing_gradients(optimizer: Optimizers, steps_beside: bool = False) -> Itera
     finally:
         for part in parts:
             part.fuses_gradients = part.steps_beside = False
-            part.branches.join()
             for packed in part.packed:
                 packed.leaves_operands = packed.marks_operands = False
                 packed.operands = None
+        for part in parts:
+            part.branches.join()
 
 
 class CapturableSGD(SGD):

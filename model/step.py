@@ -49,8 +49,7 @@ def on_the_device(
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
         logits = model(dense, sparse) if offsets is None else model(dense, sparse, offsets)
-        # Contiguous, as the captured buffers are: a compiled function is not to be compiled anew in the capture.
-        loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels.contiguous())
+        loss, gradient = (of_loss or loss_and_gradient)(logits.detach(), labels)
     logits.backward(gradient)
     if agree:
         loss = agree(loss)
@@ -174,7 +173,8 @@ class GraphedStep:
 
     def _uncaptured(self, batch: Batch) -> Tensor:
         current = torch.cuda.current_stream(self.device)
-        batch = to(self.device, *batch)
+        # As the captured buffers are: what is compiled is not to be compiled anew in the capture.
+        batch = [tensor.contiguous() for tensor in to(self.device, *batch)]
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             loss = self.work(*batch)
@@ -182,7 +182,8 @@ class GraphedStep:
         return loss
 
     def _capture(self, batch: Batch) -> None:
-        self.buffers = tuple(torch.empty_like(tensor, device=self.device) for tensor in batch)
+        layout = torch.contiguous_format
+        self.buffers = tuple(torch.empty_like(tensor, device=self.device, memory_format=layout) for tensor in batch)
         for buffer, tensor in zip(self.buffers, batch, strict=True):
             buffer.copy_(tensor)
         graph = torch.cuda.CUDAGraph()

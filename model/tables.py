@@ -9,7 +9,7 @@ All draw the same weights from the same seed, and each loads the state_dict of t
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -247,15 +247,16 @@ def sorting_ahead(model: nn.Module, updates_beside: bool = False) -> Iterator[No
     whether an update took them or not. updates_beside: an update that is captured is a branch, too; between it and the
     next `zero_grad`, or the end, nobody may look up in the tables."""
     tables = [module for module in model.modules() if isinstance(module, FusedTables)]
-    for one in tables:
-        one.sorts_ahead, one.updates_beside = one.takes_sorted, updates_beside
-    try:
-        yield
-    finally:
+    with ExitStack() as joins:
         for one in tables:
-            one.sorts_ahead = one.updates_beside = False
-            one.gradient_event = None
-            one.branches.join()
+            joins.callback(one.branches.join)
+            one.sorts_ahead, one.updates_beside = one.takes_sorted, updates_beside
+        try:
+            yield
+        finally:
+            for one in tables:
+                one.sorts_ahead = one.updates_beside = False
+                one.gradient_event = None
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

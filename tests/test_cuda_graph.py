@@ -75,6 +75,22 @@ def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
     assert len(step.buffers[0]) == 4
 
 
+def test_a_batch_lies_in_a_warm_up_as_in_the_capture(fake_cuda, monkeypatch):
+    """Where it is a part of a larger tensor on the device, too: what is compiled is not compiled anew."""
+    seen = []
+
+    def work(*batch: torch.Tensor) -> torch.Tensor:
+        if FakeGraph.capturing:
+            FakeGraph.capturing.work = lambda: None
+        seen.append([tensor.stride() for tensor in batch])
+        return batch[0].sum()
+
+    whole, step = torch.zeros(4, 7), GraphedStep(work, lambda: None, 4, torch.device("cpu"))
+    for _ in range(WARM_UP + 1):
+        step(whole[:, 0], whole[:, 1:4], whole.t().reshape(7, 4).t()[:, 4:])
+    assert seen == [[(1,), (3, 1), (3, 1)]] * (WARM_UP + 1)
+
+
 def test_a_batch_that_is_not_full_on_all_ranks_runs_uncaptured(fake_cuda, monkeypatch):
     """However many rows of it are here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: fake_cuda.append("synchronize"))
@@ -213,6 +229,30 @@ def test_a_branch_is_joined_however_a_step_ends(capturing, end):
             raise KeyError
     assert not tables.sorts_ahead
     assert capturing == [*BRANCH, JOINED]
+
+
+def test_a_capture_that_failed_leaves_nothing_to_the_next(capturing, monkeypatch):
+    """A stream outside of it cannot be waited for in a capture, so a branch that stayed would have each one fail."""
+
+    def fails(*_):
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    model = torch.nn.ModuleList([FusedTables([5, 7], 4) for _ in range(2)])
+
+    def step():
+        with sorting_ahead(model, updates_beside=True):
+            for one in model[0], model[0], model[1]:
+                one._sort_ahead(torch.randint(5, (6, 2)), None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda.Stream, "wait_stream", fails)
+        with pytest.raises(RuntimeError, match="a previous error"):
+            step()
+    assert not any(one.sorts_ahead or one.updates_beside for one in model)
+    capturing.clear()
+    with sorting_ahead(model):
+        pass
+    assert capturing == []
 
 
 @pytest.mark.parametrize("look_ups", [1, 2])

@@ -182,9 +182,15 @@ def test_a_captured_step_fuses(monkeypatch, fused_steps):
 )
 def test_a_step_beside_begins_where_its_mlps_backward_ends(monkeypatch, fused_steps, optimizer, op):
     """And is joined before anybody else has the memory of what it reads, or reads what it writes."""
-    done, read, join = install(monkeypatch), [], Branches.join
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(PackedMLP, "mark", lambda mlp: mlp.marks_operands and f"the event of {mlp.widths}")
+    done, read, join, call = install(monkeypatch), [], Branches.join, update.CHAIN.call
+
+    def marked(packed, mark=PackedMLP.mark):
+        with monkeypatch.context() as patch:  # here alone: on a GPU no kernel is loaded in a capture
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            return mark(packed) and f"the event of {packed.widths}"
+
+    monkeypatch.setattr(PackedMLP, "mark", marked)
+    monkeypatch.setattr(update.CHAIN, "call", lambda *arguments: done.append("chain") or call(*arguments))
     results = []
     for beside in (False, True):
         model, ours = training("triton", optimizer, capturable=True)
@@ -195,12 +201,36 @@ def test_a_step_beside_begins_where_its_mlps_backward_ends(monkeypatch, fused_st
             results.append(trained(model, ours, [0]))
         assert not any(packed.marks_operands for packed in ours.parts["mlps"].packed)
     assert fused_steps == [(op, "13-32-4 10-24-1"), (op, "13-32-4"), (op, "10-24-1")]
-    assert done[done.index("torch's") + 1 :] == [
+    assert done == [
+        *["chain"] * 2, "torch's", *["chain", "event on current"] * 2,
         "side waits for the event of 13-32-4", "on side", "side waits for the event of 10-24-1", "on side",
         *["current waits for side"] * 2, "torch's",
     ]
     assert [operands.x.shape for _, (operands,) in read] == [(6, 13), (6, 16)]
     torch.testing.assert_close(*results, rtol=0, atol=1e-6 if optimizer is Optimizer.SGD else 1e-3)
+
+
+def test_a_branch_that_cannot_be_joined_leaves_the_mlps_as_they_were(monkeypatch):
+    """As in a capture that has failed."""
+
+    def fails(*_):
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    install(monkeypatch)
+    _, ours = training("eager", Optimizer.SGD, capturable=True)
+    part = ours.parts["mlps"]
+
+    def step():
+        with fusing_gradients(ours, steps_beside=True):
+            ours.zero_grad()
+            assert all(packed.leaves_operands and packed.marks_operands for packed in part.packed)
+            with part.branches.begun_at("an event"):
+                monkeypatch.setattr(torch.cuda.Stream, "wait_stream", fails)
+
+    with pytest.raises(RuntimeError, match="a previous error"):
+        step()
+    assert not any(packed.leaves_operands or packed.marks_operands for packed in part.packed)
+    assert not part.branches
 
 
 def test_a_backward_that_no_step_follows_is_told_of(fused_steps):
