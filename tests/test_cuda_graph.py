@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -323,6 +323,19 @@ def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, mo
     assert seen == [(ROWS, *compiled, True), (5, *eager, True)]
     assert not model.sparse_arch.tables.sorts_ahead
     assert model.sparse_arch.modulus_rows is modulus_rows
+
+
+@pytest.mark.parametrize("beside", [(), ("tables",), ["mlps"], {"mlps", "tables"}])
+def test_the_updates_beside_are_those_that_are_named(fake_cuda, monkeypatch, beside):
+    asked = []
+    for name in ("sorting_ahead", "fusing_gradients"):
+        monkeypatch.setattr(stepping, name, lambda _, on, name=name: asked.append((name, on)) or nullcontext())
+    monkeypatch.setattr(stepping, "on_the_device", lambda *_, **__: None)
+    model = DLRM(replace(preset("mini").model, kernels=Kernels.FUSED))
+    optimizer = make_optimizer(model, Preset(model.config))
+    step = make_step(model, optimizer, ROWS, torch.device("cpu"), cuda_graph=True, updates_beside=beside)
+    step.work(*[torch.zeros(5)] * 3)
+    assert asked == [("sorting_ahead", "tables" in beside), ("fusing_gradients", "mlps" in beside)]
 
 
 @on_gpu

@@ -178,7 +178,11 @@ def test_a_captured_step_fuses(monkeypatch, fused_steps):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "op"), [(Optimizer.SGD, "fused_mlp_step"), (Optimizer.ADAM, "fused_mlp_gradients")]
+    ("optimizer", "op"),
+    [
+        (Optimizer.SGD, "fused_mlp_step"), (Optimizer.ADAGRAD, "fused_mlp_step"),
+        (Optimizer.ADAM, "fused_mlp_gradients"),
+    ],
 )
 def test_a_step_beside_begins_where_its_mlps_backward_ends(monkeypatch, fused_steps, optimizer, op):
     """And is joined before anybody else has the memory of what it reads, or reads what it writes."""
