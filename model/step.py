@@ -89,7 +89,8 @@ def make_step(
     the first step, in some seconds; a batch of another size has them from eager's. updates_beside: of "tables" and
     "mlps", the parts of the optimizer whose updates are branches of the graph, too, each beside what follows its
     gradient: the tables' beside the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's
-    backward and the bottom's.
+    backward and the bottom's. "mlps" changes nothing of MLPs whose gradients are not computed at the end, as in full
+    float32, and Adam, like an optimizer with hooks, steps behind the branches, which compute its gradients.
     """
     if cuda_graph:
         tables_beside, mlps_beside = (part in updates_beside for part in ("tables", "mlps"))

@@ -17,7 +17,7 @@ from model import step as stepping
 from model import tables as tables_module
 from model.config import Kernels, Optimizer, Precision, TableOptimizer
 from model.device import settings
-from model.dlrm import modulus_rows
+from model.dlrm import hashing_by, modulus_rows
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
 from model.table_update import TableUpdate
@@ -322,7 +322,9 @@ def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, mo
     compiled = eager if missing else ("compiled loss_and_gradient", "compiled modulus_rows")
     assert seen == [(ROWS, *compiled, True), (5, *eager, True)]
     assert not model.sparse_arch.tables.sorts_ahead
-    assert model.sparse_arch.modulus_rows is modulus_rows
+    with pytest.raises(ZeroDivisionError), hashing_by(model, len):
+        raise ZeroDivisionError
+    assert "modulus_rows" not in vars(model.sparse_arch)  # what is copied or stored has no function of a step's
 
 
 @pytest.mark.parametrize("beside", [(), ("tables",), ["mlps"], {"mlps", "tables"}])
