@@ -85,10 +85,14 @@ MOST_MS |= {(TableOptimizer.SGD, *cell): limits["ms"] for (part, *cell), limits 
 LEAST_FACTOR, MOST_MEMORY = 2.0, 1.2
 
 
-def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
-    """Those of the implementations that there are for the rule on the device, the reference first."""
+def names_of(
+    rule: TableOptimizer, device: torch.device, names: Iterable[str], precision: Precision = Precision.FP32
+) -> list[str]:
+    """Those of the implementations that there are for the rule on the device, the reference first. In full float32 a
+    graph has no branch of an MLP's update."""
     peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
-    there = (*peers, "fused", *(("fused graph", *BESIDE) if device.type == "cuda" else ()))
+    beside = [name for name, parts in BESIDE.items() if precision is Precision.TF32 or "mlps" not in parts]
+    there = (*peers, "fused", *(("fused graph", *beside) if device.type == "cuda" else ()))
     return [name for name in there if name in names]
 
 
@@ -200,9 +204,8 @@ def run(
                 drawn = itertools.islice(CriteoBatches(folder, count), 4)
                 batches = [[tensor.to(device) for tensor in batch] for batch in drawn]
                 for rule, precision in itertools.product(RULES, precisions(count, device)):
-                    step = partial(
-                        bench_steps, rule, shape, batches, device, names_of(rule, device, names), precision
-                    )
+                    chosen = names_of(rule, device, names, precision)
+                    step = partial(bench_steps, rule, shape, batches, device, chosen, precision)
                     torch._dynamo.reset()
                     with settings(torch.get_num_threads(), precision):
                         cell(f"steps {rule} {count} {precision}", step)
