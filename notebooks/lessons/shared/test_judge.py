@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from kernels import runtime
 from kernels.check import Call, Case, Spec
 from kernels.check.host import programs
 from kernels.check.isolated import Ended, run_apart
-from lessons.shared.puzzle import InPyTorch, InTriton, Judge, OfNumbers, Own, Quiet, limits
+from lessons.shared.puzzle import InPyTorch, InTriton, Judge, OfNumbers, Own, Quiet, limits, reader
 
 import triton
 import triton.language as tl
@@ -243,6 +244,14 @@ def test_each_endless_answer_is_stopped(answer, monkeypatch, capsys):
     assert not JUDGE.attempt("number", answer, seconds=0.1)
     assert "not yet: number: it does not end: stopped after 0.1 s, in line " in capsys.readouterr().out
     assert sys.gettrace() is None
+
+
+@pytest.mark.parametrize("number", [None, -1])
+def test_an_instruction_of_no_line_is_the_functions(number):
+    """Where a loop of frames that unwind is stopped, Python knows no line."""
+    frame = SimpleNamespace(f_code=endless.__code__, f_lineno=number, f_back=None)
+    first = endless.__code__.co_firstlineno
+    assert reader.line_that_runs(frame, {__file__}) == f", in line {first}: `def endless(*arguments):`"
 
 
 def broken_by_the_stop():

@@ -80,7 +80,7 @@ def line_of(error: BaseException, own: Collection[str]) -> str:
         frames = [(frame, number) for frame, number in traceback.walk_tb(link.__traceback__)]
         for frame, number in reversed(frames):
             if _is_readers(frame.f_code.co_filename, own):
-                return _line(frame.f_code.co_filename, number)
+                return _line(frame.f_code, number)
     return ""
 
 
@@ -93,13 +93,15 @@ def line_that_runs(frame: FrameType | None, own: Collection[str]) -> str:
     """The same of a frame that runs now."""
     while frame is not None:
         if is_readers(frame, own):
-            return _line(frame.f_code.co_filename, frame.f_lineno)
+            return _line(frame.f_code, frame.f_lineno)
         frame = frame.f_back
     return ""
 
 
-def _line(file: str, number: int) -> str:
-    text = linecache.getline(file, number).strip()
+def _line(code: CodeType, number: int | None) -> str:
+    if not number or number < 0:  # some instructions are of no line: the function's first one stands for it
+        number = code.co_firstlineno
+    text = linecache.getline(code.co_filename, number).strip()
     return f", in line {number}: `{text}`" if text else f", in line {number}"
 
 
