@@ -90,8 +90,12 @@ def make_step(
     "mlps", the parts of the optimizer whose updates are branches of the graph, too, each beside what follows its
     gradient: the tables' beside the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's
     backward and the bottom's. "mlps" changes nothing of MLPs whose gradients are not computed at the end, as in full
-    float32, and Adam, like an optimizer with hooks, steps behind the branches, which compute its gradients.
+    float32, and Adam, like an optimizer with hooks, steps behind the branches, which compute its gradients. Raises
+    ValueError for another name, and for any without a CUDA graph.
     """
+    if unknown := set(updates_beside) - ({"tables", "mlps"} if cuda_graph else set()):
+        known = "tables, mlps" if cuda_graph else "none without cuda_graph"
+        raise ValueError(f"updates_beside: expected {known}; got {', '.join(sorted(unknown))}")
     if cuda_graph:
         tables_beside, mlps_beside = (part in updates_beside for part in ("tables", "mlps"))
         functions = loss_and_gradient, modulus_rows

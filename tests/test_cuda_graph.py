@@ -340,6 +340,22 @@ def test_the_updates_beside_are_those_that_are_named(fake_cuda, monkeypatch, bes
     assert asked == [("sorting_ahead", "tables" in beside), ("fusing_gradients", "mlps" in beside)]
 
 
+@pytest.mark.parametrize(
+    ("graph", "names", "said"),
+    [
+        (True, ("table",), "expected tables, mlps; got table"),
+        (True, "mlps", "expected tables, mlps; got l, m, p, s"),  # a text is no collection of names
+        (False, ("mlps",), "expected none without cuda_graph; got mlps"),
+    ],
+)
+def test_updates_beside_that_there_are_not_are_refused(fake_cuda, graph, names, said):
+    shape = replace(preset("mini").model, kernels=Kernels.FUSED)
+    model = DLRM(shape)
+    optimizer = make_optimizer(model, Preset(shape))
+    with pytest.raises(ValueError, match=f"updates_beside: {said}$"):
+        make_step(model, optimizer, ROWS, torch.device("cpu"), cuda_graph=graph, updates_beside=names)
+
+
 @on_gpu
 @pytest.mark.parametrize("warmup_steps", [0, 30])
 @pytest.mark.parametrize("optimizer", list(Optimizer))

@@ -154,7 +154,7 @@ def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch,
 
 @pytest.mark.parametrize("backend", ["cuda", "triton", "eager"])
 def test_full_float32_is_computed_by_the_kernel_that_is_packed_asked_for(monkeypatch, backend):
-    """OP's own "auto" is eager there: a step that waits for the host took half as long again as PyTorch's."""
+    """OP's own "auto" is eager there."""
     called, packed = [], PackedMLP(layers())
     with FakeTensorMode():
         x = torch.empty(3, 13, device="cuda")

@@ -241,6 +241,7 @@ ENDLESS = (
 @pytest.mark.parametrize("answer", ENDLESS, ids=lambda answer: answer.__name__)
 def test_each_endless_answer_is_stopped(answer, monkeypatch, capsys):
     monkeypatch.setattr(limits, "PATIENCE", 0.2)
+    monkeypatch.setattr(limits, "AGAIN", 0.005)  # of its requests, few find room at the end of the stack
     assert not JUDGE.attempt("number", answer, seconds=0.1)
     assert "not yet: number: it does not end: stopped after 0.1 s, in line " in capsys.readouterr().out
     assert sys.gettrace() is None
