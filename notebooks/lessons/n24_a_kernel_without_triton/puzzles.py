@@ -75,7 +75,8 @@ _INFO = (
     ("one parameter", [_parameter(0, 8)], [8], "its size is the last four bytes, shifted right by 18."),
     ("no parameter, in a second call", [_short(0x1B, 0xFF)], [],
      "a kernel may have none, and what one call has read must not reach the next."),
-    ("in order", [_parameter(0, 8), _parameter(1, 4, 8)], [8, 4], "go on behind the record: 4 bytes and its length."),
+    ("in order", [_parameter(0, 8), _parameter(1, 4, 8)], [8, 4],
+     "a record has its own parameter's place and size; the next begins behind its content."),
     ("the last one first", [_parameter(2, 2, 12), _parameter(1, 4, 8), _parameter(0, 8)], [8, 4, 2],
      "a record says its parameter's place, and the records come in any order."),
     ("other records before and between",
@@ -216,7 +217,8 @@ def _check_specialised(answer: Callable) -> str:
 ROOM = KERNELS.parent / "notebooks" / "lessons" / "n24_a_kernel_without_triton"
 COMPILE_SECONDS, RUN_SECONDS, GPU_SECONDS = 25, 5, 15
 ENDED = {  # the signal → what to think of
-    signal.SIGSEGV: "counts and out are addresses on the GPU: a program on the host must not read them.",
+    signal.SIGSEGV: "the host must not read counts and out, which are addresses on the GPU; nor may launch call itself "
+    "without an end.",
     signal.SIGBUS: "counts and out are addresses on the GPU: a program on the host must not read them.",
     signal.SIGABRT: "an abort, a failed assert, or an exception in a function that must not throw.",
 }
@@ -393,8 +395,9 @@ def _wrong(case: _Case, line: str) -> str:
     if grid != [blocks, 1, 1]:
         got = grid[0] if grid[1:] == [1, 1] else "×".join(map(str, grid))
         hint = f"a block has {BLOCK:,} counts, and the last block may be no full one."
-        return f"expected {blocks:,} blocks, got {got:,}\nHint: {hint}" if isinstance(got, int) else (
-            f"expected {blocks:,} blocks along x, got {got}\nHint: {hint}")
+        wanted = f"{blocks:,} block{'s' * (blocks != 1)}"
+        return f"expected {wanted}, got {got:,}\nHint: {hint}" if isinstance(got, int) else (
+            f"expected {wanted} along x, got {got}\nHint: {hint}")
     numbers = [0x10000 + 4 * case.counts, 0x40000 + 4 * case.out, case.n]
     names = ["counts", "out", "n"]
     if kernel == "any":
@@ -416,7 +419,7 @@ def _refused(line: str, case: _Case) -> str:
     if "takes" in line and "arguments" in line:
         return "by_16 has no stride, which is a constant of it; the hidden parameters are the launcher's."
     if "threads" in line:
-        return "leave the block away: the description says it."
+        return "leave the block out: the description says it."
     if "bytes" in line:
         return "n and stride are int, the pointers are pointers."
     return "the program has by_16 and any."

@@ -67,7 +67,7 @@ def by_16(blocks: int = 1, n: int = 16, stream: int = 1, shared: int = 0) -> str
         (puzzles._CASES[0], by_16(stream=0), "not in `stream`"),
         (puzzles._CASES[0], by_16(shared=16), "no shared memory, got 16 bytes"),
         (puzzles._CASES[0], by_16(n=15), "expected n to be 16, got 15"),
-        (puzzles._CASES[0], by_16().replace("1 1 1", "1 2 1"), "expected 1 blocks along x, got 1×2×1"),
+        (puzzles._CASES[0], by_16().replace("1 1 1", "1 2 1"), "expected 1 block along x, got 1×2×1"),
         (puzzles._CASES[0], "thrown 0 what is no std::exception", "your function threw what is no std::exception"),
         (puzzles._Case("", 2**28, stride=13), "thrown 0 too far", ""),
         (puzzles._Case("", 2**28, stride=13), "error 0 too far", ""),
