@@ -19,7 +19,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::type_iden
     }
     if (const char* elements = std::getenv("LECTURE_ELEMENTS")) {
         const long long n = std::atoll(elements), threads = (long long)grid.x * grid.y * grid.z * block.x;
-        last_error = threads >= n && (long long)(..., arguments) == n ? cudaSuccess : cudaErrorInvalidValue;
+        const bool enough = threads >= n && grid.x <= 0x7fffffffu;
+        last_error = enough && (long long)(..., arguments) == n ? cudaSuccess : cudaErrorInvalidValue;
         return;
     }
     last_error = launch_kernel(kernel, grid, block, 0, nullptr, arguments...);

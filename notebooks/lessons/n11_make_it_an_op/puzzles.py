@@ -257,7 +257,8 @@ def _as_text(text: object) -> None:
             raise Wrong(f"case {what}", hint)
     for name in ("bias", "y"):
         if name not in _on_device_of_x(function):
-            hint = f"A kernel cannot read another device's memory: TORCH_CHECK({name}.device() == x.device(), …);"
+            hint = ("A kernel cannot read another device's memory, and is_cuda() is true of every GPU: "
+                    f"TORCH_CHECK({name}.device() == x.device(), …);")
             raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
     for body in re.split(r"^}", function, flags=re.M):
         pointers = "".join(rf"|\b{name}\s*" for name in re.findall(r"\bfloat\s*\*\s*(\w+)\s*=", body))
@@ -328,10 +329,6 @@ _ON_STREAM = (
 )
 _GUARDED = r"(?:(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]|\.set_(?:device|index)\()"
 _NEEDED = (
-    (r"device\(\)(?:\.index\(\))?\s*[=!]=\s*(?!(?:at|c10|torch)::)|[=!]=\s*\w+\.(?:get_)?device\(\)|[sS]ame_?(?:GPU|device)",
-     "bias or y on another device than x: the function does not check that",
-     "A kernel cannot read another device's memory, and is_cuda() is true of every GPU: "
-     "TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
     ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
     (rf"(?s)\b(\w+)\s*=[^;]*{_OF_TENSOR}.*{_GUARDED}[^;]*\b\1\b|{_GUARDED}[^;]*(?:{_OF_TENSOR}|device_of\(|\.device\(\))",
      "the device: a launch goes to the current device, and x may be on another one",
@@ -545,7 +542,7 @@ def _as_launcher(op: Callable) -> None:
         op(x, x[0], x, 0.5)
     except RuntimeError as error:
         if "CUDA error" in str(error):  # and not of a machine whose memory cannot hold the result
-            hint = "The grid has a thread for each element, and the kernel gets n: no int in between, and no most."
+            hint = "The grid has a thread for each element, and the kernel gets n: use no int, and limit neither."
             raise Wrong(f"case {x.numel():,} elements: there are fewer threads, or another n", hint) from error
 
 
