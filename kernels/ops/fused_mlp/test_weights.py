@@ -84,6 +84,20 @@ def test_beside_what_an_activations_derivative_reads():
     assert max(differences(*CALLS[0], activation="gelu")) < 1
 
 
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_less_shared_memory_gives_the_same_bits(monkeypatch, call):
+    """Of a block on sm_80 and sm_89 fewer rows are on their way."""
+    found = []
+    launch = weights_launch.launch
+    monkeypatch.setattr(weights_launch, "launch", lambda source, *rest: found.append(source) or launch(source, *rest))
+    results = []
+    for available in (232_448, 166_912, 101_376):
+        monkeypatch.setattr(weights_launch, "shared_memory", lambda _, available=available: available)
+        results.append(list(differences(*call)))
+    assert results[0] == results[1] == results[2]
+    assert [source.shared for source in found] == [110_592, 73_728, 73_728]
+
+
 def test_memory_that_is_not_aligned():
     """All one number behind a multiple of 16 bytes."""
 
@@ -159,7 +173,7 @@ def test_where_it_runs(monkeypatch):
 # Each is a line of weights.cuh, and what a slip makes of it.
 MUTANTS = [
     ("r < there && c < columns", "r <= there && c < columns"),
-    ("copies.wait(weights_stages - 2);", "copies.wait(weights_stages - 1);"),
+    ("copies.wait(stages - 2);", "copies.wait(stages - 1);"),
     ("__syncthreads();  // the stage is there", "// the stage is there"),
     ("__syncthreads();  // the stages are done", "// the stages are done"),
     ("(part * weights_pairs + pair) * 8 + t", "pair * 8 + t + 4"),
@@ -168,8 +182,8 @@ MUTANTS = [
     ("__float_as_uint(rounded_to_tf32(x))", "__float_as_uint(x)"),
     ("biases[i] += a[0][i / 4].element[i % 4]", "biases[i] += rounded_to_tf32(a[0][i / 4].element[i % 4])"),
     ("n / 32 * 2 + c % 2", "c % 2 * 2 + n / 32"),
-    ("p < weights_pairs; ++p) sum += shared.tiles", "p < weights_pairs - 1; ++p) sum += shared.tiles"),
-    ("p < weights_pairs; ++p) sum += shared.biases", "p < weights_pairs - 1; ++p) sum += shared.biases"),
+    ("p < weights_pairs; ++p) sum += sum_of.tiles", "p < weights_pairs - 1; ++p) sum += sum_of.tiles"),
+    ("p < weights_pairs; ++p) sum += sum_of.biases", "p < weights_pairs - 1; ++p) sum += sum_of.biases"),
     ("exists ? sum : 0.0f", "sum"),
     ("output + n < layer.outputs ? sum : 0.0f", "sum"),
     ("blockIdx.y * result.elements", "0LL"),
@@ -260,5 +274,6 @@ def test_a_reader_dies(edit):
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nvrtc_compiles_it(tmp_path, arch):
-    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source("adagrad")):
+    stages = weights_launch.stages_of({80: 166_912, 90: 232_448}[arch])
+    for source in (weights_launch.source("13-512-16 367-512-256-1", *stages), cuda_launch.source("adagrad")):
         nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)
