@@ -76,7 +76,7 @@ def weights(
         number for of_mlp in zip(x, hidden, grads, strict=True)
         for number in (*of_mlp, *(tensor.shape[1] for tensor in of_mlp))
     ]
-    written = source(widths, *stages_of(shared_memory(target.device)))
+    written = source(widths, *stages_of(shared_memory()))
     launch(written, (tiles_of(widths), parts), target, count, x[0].shape[0], part, *operands)
 
 
