@@ -9,8 +9,8 @@
 namespace lecture {
 inline cudaError_t last_error = cudaSuccess;
 
-// The arguments are converted as a call's are: a void* is no float*. A check may ask by the environment for a launch that
-// fails, or for one that is only looked at: whether it has a thread for each of so many elements, and says how many.
+// The arguments are converted as a call's are: a void* is no float*. By the environment, a check asks for a launch that
+// fails, or for one that is not run: it fails if it has too few threads for so many elements, or gets another number.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::type_identity_t<Parameters>... arguments) {
     if (std::getenv("LECTURE_LAUNCH_FAILS")) {
