@@ -13,12 +13,12 @@ MODELS = (3, 4), (8, 16), (16, 16), (26, 16)
 SHAPES = {f"{tables} tables of width {width}": shape(tables, width) for tables, width in MODELS}
 
 
-def us(part: str, name: str, size: object) -> float:
+def taken(part: str, name: str, size: object) -> float:
     return RECORD.us(part, name=name, size=size)
 
 
 def stricter() -> tuple:
-    assert us("race", "max-autotune", 2048) < us("race", "torch.compile", 2048) / 2
+    assert taken("race", "max-autotune", 2048) < taken("race", "torch.compile", 2048) / 2
     return ()
 
 
@@ -32,7 +32,7 @@ def careful() -> tuple:
 
 def shrinks() -> tuple:
     peer, ours = "torch.compile, combo_kernels", "a row a thread"
-    leads = [us("budget", peer, size) / us("budget", ours, size) for size in SHAPES]
+    leads = [taken("budget", peer, size) / taken("budget", ours, size) for size in SHAPES]
     assert leads == sorted(leads, reverse=True)
     assert leads[-1] > 1.03
     return ()
@@ -41,12 +41,12 @@ def shrinks() -> tuple:
 def more_products() -> tuple:
     *_, sixteen, many = SHAPES
     assert 2 < SHAPES[many].products / SHAPES[sixteen].products < 3
-    assert 1.8 < us("budget", "a row a thread", many) / us("budget", "a row a thread", sixteen) < 2.2
+    assert 1.8 < taken("budget", "a row a thread", many) / taken("budget", "a row a thread", sixteen) < 2.2
     return ()
 
 
 def mostly_fixed() -> tuple:
-    assert us("race", "eager", 65536) < 3 * us("race", "eager", 2048)
+    assert taken("race", "eager", 65536) < 3 * taken("race", "eager", 2048)
     return (65536 // 2048,)
 
 
