@@ -13,9 +13,10 @@ import torch
 
 from ... import runtime
 from ...check.host import run_source as host
-from ...dispatch import nvrtc
+from ...dispatch import nvrtc, plan
 from . import cuda_launch, triton_launch, weights_launch
 from .packing import elements, hidden_parts, layers, padded, views
+from .update import GRADIENTS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 # (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths,
@@ -92,10 +93,24 @@ def test_less_shared_memory_gives_the_same_bits(monkeypatch, call):
     monkeypatch.setattr(weights_launch, "launch", lambda source, *rest: found.append(source) or launch(source, *rest))
     results = []
     for available in (232_448, 166_912, 101_376):
-        monkeypatch.setattr(weights_launch, "shared_memory", lambda _, available=available: available)
+        monkeypatch.setattr(weights_launch, "shared_memory", lambda available=available: available)
         results.append(list(differences(*call)))
     assert results[0] == results[1] == results[2]
     assert [source.shared for source in found] == [110_592, 73_728, 73_728]
+
+
+@pytest.mark.parametrize(("arch", "shared"), [(80, 73_728), (89, 73_728), (90, 110_592)])
+def test_a_plan_takes_what_two_blocks_have_at_once(monkeypatch, arch, shared):
+    widths, planned = "13-70-33-1", []
+
+    class Recorder(plan.Recorder):
+        def launch_source(self, source, grid, arguments):
+            planned.append((source.name, source.shared, grid))
+
+    monkeypatch.setattr(weights_launch, "interpreted", lambda: False)
+    arguments = [*([tensor] for tensor in drawn(widths, 16, 77)), widths]
+    plan.record(GRADIENTS, "", arguments, GRADIENTS.allocations("", arguments), arch, None, "cuda", Recorder)
+    assert planned[0] == ("fused_mlp_weights", shared, (weights_launch.tiles_of(widths), 1))
 
 
 def test_memory_that_is_not_aligned():

@@ -35,7 +35,7 @@ def parts_of(rows: int, widths: str) -> tuple[int, int]:
     """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
 
     As many as run at once on an H200, two blocks a multiprocessor, of some 128 rows at least. With the sum of the
-    parts, µs on an H200, Triton's kernel / this one:
+    parts, µs on an H200, Triton's kernel / this one with stages of 32 rows:
 
         rows                          512          2,048        16,384
         367-512-256-1                 19.9 / 16.3  45.9 / 36.0  322 / 233
@@ -50,7 +50,13 @@ def parts_of(rows: int, widths: str) -> tuple[int, int]:
 def stages_of(available: int) -> tuple[int, int]:
     """(rows of a stage, stages) of a block, by the bytes of shared memory that one may have: two are to run at once.
 
-    64 rows wait half as often as 32: 41.1 for 49.0 µs of main's MLPs and 2,048 rows on an H200.
+    64 rows wait half as often as 32. On an H200, with the sum of the parts, 4 stages of 32 rows / 3 of 64, µs:
+
+        rows                                  2,048             16,384
+        13-512-256-64-16                       24.8 / 23.7
+        367-512-256-1                          32.4 / 25.6
+        both                                   49.0 / 41.1      331.7 / 267.6
+        479-1024-1024-512-256-1               195.9 / 144.2
     """
     return (64, 3) if 2 * shared(64, 3) <= available else (32, 4)
 
@@ -76,7 +82,7 @@ def weights(
         number for of_mlp in zip(x, hidden, grads, strict=True)
         for number in (*of_mlp, *(tensor.shape[1] for tensor in of_mlp))
     ]
-    written = source(widths, *stages_of(shared_memory(target.device)))
+    written = source(widths, *stages_of(shared_memory()))
     launch(written, (tiles_of(widths), parts), target, count, x[0].shape[0], part, *operands)
 
 
