@@ -1,7 +1,7 @@
 """The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the schedule of both."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,6 @@ from torch.sparse import check_sparse_tensor_invariants
 from kernels.ops.fused_mlp.module import has_step_hooks
 from kernels.ops.fused_mlp.packed import PackedMLP, gradients_of, step_by
 from model import fused
-from model.branches import Branches
 from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
 from model.table_update import TableUpdate
@@ -133,8 +132,7 @@ class PackedOptimizer:
         self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
         self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
-        self.fuses_gradients = self.steps_beside = False  # `fusing_gradients` sets them
-        self.branches = Branches()
+        self.fuses_gradients = False  # `fusing_gradients` sets it
         self._join_sums()
 
     @property
@@ -148,7 +146,7 @@ class PackedOptimizer:
             parameter.grad = None
         for arch, packed in self.arches:
             packed.forget_gradients()
-            packed.leaves_operands, packed.marks_operands = self.fuses_gradients, self.steps_beside
+            packed.leaves_operands = self.fuses_gradients
             arch.packed = packed
 
     def _join_sums(self) -> None:
@@ -163,10 +161,7 @@ class PackedOptimizer:
     def step(self) -> None:
         for packed in self.packed:
             packed.take_gradients()
-        leaving = [packed for packed in self.packed if packed.operands is not None]
-        for group in ([one] for one in leaving) if self.steps_beside else (leaving,):
-            self._take_operands(group)
-        self.branches.join()
+        self._take_operands([packed for packed in self.packed if packed.operands is not None])
         self.optimizer.step()  # of those that have a gradient
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
@@ -175,13 +170,7 @@ class PackedOptimizer:
 
     def _take_operands(self, leaving: Sequence[PackedMLP]) -> None:
         """Step on the buffers whose backward left operands: by a kernel that knows the rule, if nobody is called at a
-        step, who could look at gradients. Else they get their gradients. Of one that left an event this is a branch."""
-        event = leaving[0].operands.event if leaving else None
-        read = [packed.operands for packed in leaving]
-        with self.branches.begun_at(event, read) if event else nullcontext():
-            self._step_by_operands(leaving)
-
-    def _step_by_operands(self, leaving: Sequence[PackedMLP]) -> None:
+        step, who could look at gradients. Else they get their gradients."""
         one, (group,) = self.optimizer, self.param_groups
         is_watched = has_step_hooks(one)
         if type(one) is CapturableSGD and not is_watched:
@@ -250,12 +239,11 @@ class PackedOptimizer:
 
 
 @contextmanager
-def fusing_gradients(optimizer: Optimizers, steps_beside: bool = False) -> Iterator[None]:
+def fusing_gradients(optimizer: Optimizers) -> Iterator[None]:
     """Within it, between `zero_grad` and `step`, a backward computes no weights' gradients of MLPs that are one tensor
     each: the step does, in two launches for all MLPs. By CapturableSGD and CapturableAdagrad they update the weights
     too, and no gradient is written: parameters then have no .grad after the step either. That is where the kernels run,
-    in tf32 (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever. steps_beside: each MLP has two launches of
-    its own, in a capture on a branch that begins where its backward ends.
+    in tf32 (`kernels.ops.fused_mlp.update.runs`); elsewhere all is as ever.
 
     So it is for a step whose code is known: one call of the model and one backward, and nobody between it and the step
     who clips, scales or looks at gradients. A second backward raises RuntimeError, and so do a .grad that somebody set
@@ -263,19 +251,16 @@ def fusing_gradients(optimizer: Optimizers, steps_beside: bool = False) -> Itera
     """
     parts = [part for part in optimizer.parts.values() if isinstance(part, PackedOptimizer)]
     for part in parts:
-        part.fuses_gradients, part.steps_beside = True, steps_beside
+        part.fuses_gradients = True
     try:
         yield
         if any([packed.operands is not None for part in parts for packed in part.packed]):
             raise RuntimeError("fusing_gradients: no step took the gradients of a backward within it")
     finally:
         for part in parts:
-            part.fuses_gradients = part.steps_beside = False
+            part.fuses_gradients = False
             for packed in part.packed:
-                packed.leaves_operands = packed.marks_operands = False
-                packed.operands = None
-        for part in parts:
-            part.branches.join()
+                packed.leaves_operands, packed.operands = False, None
 
 
 class CapturableSGD(SGD):

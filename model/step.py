@@ -1,6 +1,6 @@
 """A training step, and the same step as one CUDA graph."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -78,35 +78,23 @@ def make_step(
     device: torch.device,
     precision: Precision = Precision.FP32,
     cuda_graph: bool = False,
-    updates_beside: Collection[str] = (),
 ) -> Callable[..., Tensor]:
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
     CUDA graph there may be a fourth, the offsets of bags.
 
-    A captured step sorts the tables' ids on a branch of its graph, and computes all MLPs' gradients at its end
-    (`fusing_gradients`), its forward in one kernel where that takes the model (`fused.trains_whole`). Where
-    torch.compile runs it has loss and gradient from one kernel, and the ids' rows by their moduli from another, made at
-    the first step, in some seconds; a batch of another size has them from eager's. updates_beside: of "tables" and
-    "mlps", the parts of the optimizer whose updates are branches of the graph, too, each beside what follows its
-    gradient: the tables' beside the bottom MLP's backward and the MLPs' updates, the top MLP's beside the interaction's
-    backward and the bottom's. "mlps" changes nothing of MLPs whose gradients are not computed at the end, as in full
-    float32, and Adam, like an optimizer with hooks, steps behind the branches, which compute its gradients. Raises
-    ValueError for another name, and for any without a CUDA graph.
+    A captured step sorts the tables' ids on a branch of its graph, updates the tables on another, beside the bottom
+    MLP's backward and the MLPs' updates, and computes all MLPs' gradients at its end (`fusing_gradients`), its forward
+    in one kernel where that takes the model (`fused.trains_whole`). Where torch.compile runs it has loss and gradient
+    from one kernel, and the ids' rows by their moduli from another, made at the first step, in some seconds; a batch of
+    another size has them from eager's.
     """
-    if unknown := set(updates_beside) - ({"tables", "mlps"} if cuda_graph else set()):
-        known = "tables, mlps" if cuda_graph else "none without cuda_graph"
-        raise ValueError(f"updates_beside: expected {known}; got {', '.join(sorted(unknown))}")
     if cuda_graph:
-        tables_beside, mlps_beside = (part in updates_beside for part in ("tables", "mlps"))
         functions = loss_and_gradient, modulus_rows
         of_full = functions if why_not_compiled() else tuple(torch.compile(function) for function in functions)
 
         def work(labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
             of_loss, of_rows = of_full if len(labels) == rows else functions
-            with (
-                sorting_ahead(model, tables_beside), fusing_gradients(optimizer, mlps_beside),
-                hashing_by(model, of_rows),
-            ):
+            with sorting_ahead(model, updates_beside=True), fusing_gradients(optimizer), hashing_by(model, of_rows):
                 return on_the_device(model, optimizer, labels, dense, sparse, precision, of_loss=of_loss)
 
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))

@@ -297,10 +297,17 @@ def test_columns_that_do_not_meet_become_one_call(columns_were_measured, name, g
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_columns_stay_in_parts_where_they_were_not_measured(name):
+def test_columns_stay_in_parts_where_they_were_not_measured(monkeypatch, name):
+    monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", {})
     recorded = check(of(then=COLUMNS[name]), inputs())
     assert recorded.ops == [APART]
     assert not any(sentence.startswith(f"{OP}: ") for sentence in recorded.declined)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_become_one_call_by_the_times_that_were_measured(name, gradients):
+    assert check(of(then=COLUMNS[name]), inputs(), gradients, atol=1e-4, rtol=1e-4).ops == [OP]
 
 
 NO_COLUMNS = {

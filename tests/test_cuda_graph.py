@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
 import json
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -134,7 +134,7 @@ def test_what_a_replay_writes_has_a_new_version(fake_cuda):
 
 def trained(
     rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model,
-    precision=Precision.FP32, beside=(),
+    precision=Precision.FP32,
 ):
     """(losses of STEPS steps, model, optimizers, step)"""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
@@ -147,7 +147,7 @@ def trained(
     vocabularies = [torch.arange(n) for n in shape.cardinalities]
     model = DLRM(shape, vocabularies).to(device)
     optimizers = make_optimizer(model, Preset(shape, settings), capturable=graph)
-    step = make_step(forward(model), optimizers, ROWS, device, precision, cuda_graph=graph, updates_beside=beside)
+    step = make_step(forward(model), optimizers, ROWS, device, precision, cuda_graph=graph)
     losses = [step(*batch).clone() for batch in batches()]
     kernels.check_ids()
     return torch.stack(losses).cpu(), model, optimizers, step
@@ -305,14 +305,16 @@ def test_uncaptured_ids_are_sorted_without_a_branch(fake_cuda, monkeypatch):
 
 @pytest.mark.parametrize("missing", ["", "a compiler"])
 def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, monkeypatch, missing):
-    """Loss and hash by rows, and whether the tables sort within the work."""
+    """Loss and hash by rows, and whether the tables sort, and are updated beside what follows, within the work."""
     shape, seen = replace(preset("mini").model, kernels=Kernels.FUSED), []
     model = DLRM(shape)
     monkeypatch.setattr(stepping, "why_not_compiled", lambda: missing)
     monkeypatch.setattr(torch, "compile", lambda function: f"compiled {function.__name__}")
 
     def work(*batch, of_loss):
-        seen.append((len(batch[2]), of_loss, model.sparse_arch.modulus_rows, model.sparse_arch.tables.sorts_ahead))
+        tables = model.sparse_arch.tables
+        how = tables.sorts_ahead, tables.updates_beside
+        seen.append((len(batch[2]), of_loss, model.sparse_arch.modulus_rows, *how))
 
     monkeypatch.setattr(stepping, "on_the_device", work)
     step = make_step(model, make_optimizer(model, Preset(shape)), ROWS, torch.device("cpu"), cuda_graph=True)
@@ -320,40 +322,11 @@ def test_a_captured_step_sorts_ahead_and_has_a_full_batch_compiled(fake_cuda, mo
         step.work(torch.zeros(rows), torch.zeros(rows, 13), torch.zeros(rows, 4))
     eager = stepping.loss_and_gradient, modulus_rows
     compiled = eager if missing else ("compiled loss_and_gradient", "compiled modulus_rows")
-    assert seen == [(ROWS, *compiled, True), (5, *eager, True)]
+    assert seen == [(ROWS, *compiled, True, True), (5, *eager, True, True)]
     assert not model.sparse_arch.tables.sorts_ahead
     with pytest.raises(ZeroDivisionError), hashing_by(model, len):
         raise ZeroDivisionError
     assert "modulus_rows" not in vars(model.sparse_arch)  # what is copied or stored has no function of a step's
-
-
-@pytest.mark.parametrize("beside", [(), ("tables",), ["mlps"], {"mlps", "tables"}])
-def test_the_updates_beside_are_those_that_are_named(fake_cuda, monkeypatch, beside):
-    asked = []
-    for name in ("sorting_ahead", "fusing_gradients"):
-        monkeypatch.setattr(stepping, name, lambda _, on, name=name: asked.append((name, on)) or nullcontext())
-    monkeypatch.setattr(stepping, "on_the_device", lambda *_, **__: None)
-    model = DLRM(replace(preset("mini").model, kernels=Kernels.FUSED))
-    optimizer = make_optimizer(model, Preset(model.config))
-    step = make_step(model, optimizer, ROWS, torch.device("cpu"), cuda_graph=True, updates_beside=beside)
-    step.work(*[torch.zeros(5)] * 3)
-    assert asked == [("sorting_ahead", "tables" in beside), ("fusing_gradients", "mlps" in beside)]
-
-
-@pytest.mark.parametrize(
-    ("graph", "names", "said"),
-    [
-        (True, ("table",), "expected tables, mlps; got table"),
-        (True, "mlps", "expected tables, mlps; got l, m, p, s"),  # a text is no collection of names
-        (False, ("mlps",), "expected none without cuda_graph; got mlps"),
-    ],
-)
-def test_updates_beside_that_there_are_not_are_refused(fake_cuda, graph, names, said):
-    shape = replace(preset("mini").model, kernels=Kernels.FUSED)
-    model = DLRM(shape)
-    optimizer = make_optimizer(model, Preset(shape))
-    with pytest.raises(ValueError, match=f"updates_beside: {said}$"):
-        make_step(model, optimizer, ROWS, torch.device("cpu"), cuda_graph=graph, updates_beside=names)
 
 
 @on_gpu
@@ -419,23 +392,12 @@ def test_two_captured_runs_have_the_same_bits():
 
 @on_gpu
 @pytest.mark.parametrize("rule", FUSED)
-def test_an_update_of_tables_beside_has_the_same_bits(rule):
-    behind, beside = (trained(rule, beside=beside) for beside in ((), ("tables",)))
+def test_an_update_of_tables_beside_has_the_same_bits(monkeypatch, rule):
+    beside = trained(rule)
+    monkeypatch.setattr(stepping, "sorting_ahead", lambda model, **_: sorting_ahead(model))
+    behind = trained(rule)
     torch.testing.assert_close(beside[0], behind[0], rtol=0, atol=0)
     torch.testing.assert_close(dict(beside[1].state_dict()), dict(behind[1].state_dict()), rtol=0, atol=0)
-
-
-@on_gpu
-@pytest.mark.parametrize("beside", [("mlps",), ("mlps", "tables")])
-@pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_updates_of_mlps_beside_are_the_same_but_for_the_order_of_sums(optimizer, beside):
-    with settings(torch.get_num_threads(), Precision.TF32):
-        behind, ours, again = (
-            trained(FUSED[0], optimizer, precision=Precision.TF32, beside=parts) for parts in ((), beside, beside)
-        )
-    torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)
-    torch.testing.assert_close(dict(ours[1].state_dict()), dict(again[1].state_dict()), rtol=0, atol=0)
-    torch.testing.assert_close(ours[0], behind[0], rtol=0, atol=1e-3)
 
 
 @on_gpu

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from fake_streams import install
 from test_fused_model import BACKENDS, DEVICE, batch, made, needs, shape
 from torch import nn
 from torch.nn.utils import parametrize, prune
@@ -17,10 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from kernels.dispatch.core import on_host
 from kernels.ops.fused_mlp import update
-from kernels.ops.fused_mlp.packed import PackedMLP
 from model import Interaction, Preset, fused, preset
 from model import step as model_step
-from model.branches import Branches
 from model.config import Kernels, Optimizer, Precision
 from model.optimizers import PackedOptimizer, _capturable_optimizer, fusing_gradients, make_optimizer
 from model.step import make_step, train_step
@@ -171,70 +168,11 @@ def test_who_is_called_at_a_step_finds_gradients(fused_steps, optimizer, hook):
 
 def test_a_captured_step_fuses(monkeypatch, fused_steps):
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(model_step, "why_not_compiled", lambda: "not here")
     model, ours = training("triton", Optimizer.SGD, capturable=True)
     make_step(model, ours, 6, DEVICE, cuda_graph=True).work(*batch(6, CONFIG, 0))
     assert fused_steps == [("fused_mlp_step", "13-32-4 10-24-1")]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "op"),
-    [
-        (Optimizer.SGD, "fused_mlp_step"), (Optimizer.ADAGRAD, "fused_mlp_step"),
-        (Optimizer.ADAM, "fused_mlp_gradients"),
-    ],
-)
-def test_a_step_beside_begins_where_its_mlps_backward_ends(monkeypatch, fused_steps, optimizer, op):
-    """And is joined before anybody else has the memory of what it reads, or reads what it writes."""
-    done, read, join, call = install(monkeypatch), [], Branches.join, update.CHAIN.call
-
-    def marked(packed, mark=PackedMLP.mark):
-        with monkeypatch.context() as patch:  # here alone: on a GPU no kernel is loaded in a capture
-            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-            return mark(packed) and f"the event of {packed.widths}"
-
-    monkeypatch.setattr(PackedMLP, "mark", marked)
-    monkeypatch.setattr(update.CHAIN, "call", lambda *arguments: done.append("chain") or call(*arguments))
-    results = []
-    for beside in (False, True):
-        model, ours = training("triton", optimizer, capturable=True)
-        torchs = ours.parts["mlps"].optimizer
-        monkeypatch.setattr(torchs, "step", lambda step=torchs.step: done.append("torch's") or step())
-        monkeypatch.setattr(Branches, "join", lambda own: read.extend(own._open) or join(own))
-        with fusing_gradients(ours, beside):
-            results.append(trained(model, ours, [0]))
-        assert not any(packed.marks_operands for packed in ours.parts["mlps"].packed)
-    assert fused_steps == [(op, "13-32-4 10-24-1"), (op, "13-32-4"), (op, "10-24-1")]
-    assert done == [
-        *["chain"] * 2, "torch's", *["chain", "event on current"] * 2,
-        "side waits for the event of 13-32-4", "on side", "side waits for the event of 10-24-1", "on side",
-        *["current waits for side"] * 2, "torch's",
-    ]
-    assert [operands.x.shape for _, (operands,) in read] == [(6, 13), (6, 16)]
-    torch.testing.assert_close(*results, rtol=0, atol=1e-6 if optimizer is Optimizer.SGD else 1e-3)
-
-
-def test_a_branch_that_cannot_be_joined_leaves_the_mlps_as_they_were(monkeypatch):
-    """As in a capture that has failed."""
-
-    def fails(*_):
-        raise RuntimeError("operation failed due to a previous error during capture")
-
-    install(monkeypatch)
-    _, ours = training("eager", Optimizer.SGD, capturable=True)
-    part = ours.parts["mlps"]
-
-    def step():
-        with fusing_gradients(ours, steps_beside=True):
-            ours.zero_grad()
-            assert all(packed.leaves_operands and packed.marks_operands for packed in part.packed)
-            with part.branches.begun_at("an event"):
-                monkeypatch.setattr(torch.cuda.Stream, "wait_stream", fails)
-
-    with pytest.raises(RuntimeError, match="a previous error"):
-        step()
-    assert not any(packed.leaves_operands or packed.marks_operands for packed in part.packed)
-    assert not part.branches
 
 
 def test_a_backward_that_no_step_follows_is_told_of(fused_steps):

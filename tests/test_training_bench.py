@@ -12,7 +12,6 @@ import kernels
 from kernels.measure import records
 from kernels.measure.partial_record import PartialRecord
 from model.bench import steps, trainer, training, whole_model
-from model.bench.trainer import BESIDE
 from model.config import Kernels, Precision, TableOptimizer, preset
 from model.table_update import TableUpdate
 
@@ -419,13 +418,3 @@ def test_a_part_is_not_saved(capsys, option):
     with pytest.raises(SystemExit, match="2"):
         training.main(["--save", *option])
     assert "--save: a part of the cells, or another size, is not saved" in capsys.readouterr().err
-
-
-def test_no_graph_is_said_to_have_a_branch_that_it_has_not():
-    """In full float32 gradients of MLPs are not computed at a step's end, so none is a branch."""
-    device, names = torch.device("cuda"), training.IMPLEMENTATIONS
-    graphs = {
-        precision: [name for name in training.names_of(TableOptimizer.SGD, device, names, precision) if name in BESIDE]
-        for precision in (Precision.FP32, Precision.TF32)
-    }
-    assert graphs == {Precision.FP32: ["fused graph, tables beside"], Precision.TF32: list(BESIDE)}

@@ -12,11 +12,11 @@ import kernels
 from kernels.measure.clock import percentiles
 from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import MOST_OF_A_ROW, MOST_OF_A_SPARED, MOST_STRAY, ROW, SPARED, Shadow
-from model.bench.trainer import BESIDE, RATES, Trainer, noting
+from model.bench.trainer import RATES, Trainer, noting
 from model.config import DLRMConfig, Precision, TableOptimizer
 from model.profiling.recording import step_times
 
-OURS = ("fused", "fused graph", *BESIDE)
+OURS = ("fused", "fused graph")
 # How far a loss or a probability may be off. TF32 has 11 bits in each factor, and another order of a sum rounds
 # otherwise.
 TOLERANCES = {Precision.FP32: 1e-4, Precision.TF32: 2e-3}

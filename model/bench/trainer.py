@@ -17,12 +17,6 @@ from model.table_update import TableUpdate
 RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
 TABLES = "sparse_arch.tables.weight"  # all of them, by their name where they are one tensor
 FIRST = "over_arch.mlp.0.weight"  # the weight that a peer may fill up
-# Implementation → whose updates are branches of its graph: make_step's updates_beside.
-BESIDE = {
-    "fused graph, tables beside": ("tables",),
-    "fused graph, MLPs beside": ("mlps",),
-    "fused graph, all beside": ("tables", "mlps"),
-}
 # Implementation → what of DLRMConfig it changes; how it is compiled, if it is; whether it is a CUDA graph.
 IMPLEMENTATIONS = {
     "eager sparse": ({}, None, False),
@@ -31,7 +25,6 @@ IMPLEMENTATIONS = {
     "fused, eager update": ({"kernels": Kernels.FUSED}, None, False),
     "fused": ({"kernels": Kernels.FUSED}, None, False),
     "fused graph": ({"kernels": Kernels.FUSED}, None, True),
-    **dict.fromkeys(BESIDE, ({"kernels": Kernels.FUSED}, None, True)),
 }
 
 
@@ -66,7 +59,7 @@ class Trainer:
         self.floor = weights * (1 + state)
         self.model, self.optimizer = model, optimizer
         forward = compiled.compile(model) if compiled else model
-        self.step = make_step(forward, optimizer, rows, device, precision, graph, updates_beside=BESIDE.get(name, ()))
+        self.step = make_step(forward, optimizer, rows, device, precision, cuda_graph=graph)
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state_dict, as a DLRM loads it that fills up nothing."""

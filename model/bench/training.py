@@ -56,7 +56,7 @@ from model.bench import whole_model as whole_model
 from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import ROUNDING
 from model.bench.steps import OURS, bench_steps
-from model.bench.trainer import BESIDE, IMPLEMENTATIONS, Trainer, no_reference, noting
+from model.bench.trainer import IMPLEMENTATIONS, Trainer, no_reference, noting
 from model.config import DLRMConfig, Precision, TableOptimizer, preset
 from model.device import choose, settings
 from model.profiling.recording import today
@@ -85,14 +85,10 @@ MOST_MS |= {(TableOptimizer.SGD, *cell): limits["ms"] for (part, *cell), limits 
 LEAST_FACTOR, MOST_MEMORY = 2.0, 1.2
 
 
-def names_of(
-    rule: TableOptimizer, device: torch.device, names: Iterable[str], precision: Precision = Precision.FP32
-) -> list[str]:
-    """Those of the implementations that there are for the rule on the device, the reference first. In full float32 a
-    graph has no branch of an MLP's update."""
+def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
+    """Those of the implementations that there are for the rule on the device, the reference first."""
     peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
-    beside = [name for name, parts in BESIDE.items() if precision is Precision.TF32 or "mlps" not in parts]
-    there = (*peers, "fused", *(("fused graph", *beside) if device.type == "cuda" else ()))
+    there = (*peers, "fused", *(("fused graph",) if device.type == "cuda" else ()))
     return [name for name in there if name in names]
 
 
@@ -102,7 +98,7 @@ def bench_epoch(
     """A row for each implementation: its epoch over the folder's rows, twice by turns, of which the faster counts. The
     first is the reference, and if it fails all do."""
     rows, trainers, expected, most = {}, {}, None, 0.0
-    chosen = [name for name in names_of(rule, device, names) if name not in (*PEERS[1:], *BESIDE)]
+    chosen = [name for name in names_of(rule, device, names) if name not in PEERS[1:]]
     for turn in range(2):
         for name in chosen:
             row = rows.setdefault(
@@ -204,7 +200,7 @@ def run(
                 drawn = itertools.islice(CriteoBatches(folder, count), 4)
                 batches = [[tensor.to(device) for tensor in batch] for batch in drawn]
                 for rule, precision in itertools.product(RULES, precisions(count, device)):
-                    chosen = names_of(rule, device, names, precision)
+                    chosen = names_of(rule, device, names)
                     step = partial(bench_steps, rule, shape, batches, device, chosen, precision)
                     torch._dynamo.reset()
                     with settings(torch.get_num_threads(), precision):

@@ -26,14 +26,13 @@ MOVED = "PackedMLP: a parameter was moved or frozen since it was laid out; make 
 
 
 class Operands(NamedTuple):
-    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; x's version, which is the caller's
-    to write to; and where in a capture they are there, if asked for (`PackedMLP.marks_operands`)."""
+    """What the gradients of an MLP's weights are made of, as `update.STEP` takes it; and x's version, which is the
+    caller's to write to."""
 
     x: Tensor
     layer_values: Tensor
     layer_grads: Tensor
     version: int
-    event: torch.cuda.Event | None = None
 
 
 class PackedMLP:
@@ -52,8 +51,7 @@ class PackedMLP:
 
     Where `leaves_operands` is set, and update.py's kernels run, a backward computes no gradient of the weights. It
     leaves `operands` to a `step_by` or to `gradients_of`, one backward's for one step: till then there is no .grad, and
-    they live, x among them, which nobody may change. Where `marks_operands` is set too, a backward that is captured
-    leaves an event with them, for a step on a branch of the graph.
+    they live, x among them, which nobody may change.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -77,7 +75,7 @@ class PackedMLP:
         self._shown: list[Tensor] = []
         self._shown_at: list[int] = []
         self._shown_of: Tensor | None = None
-        self.leaves_operands = self.marks_operands = False
+        self.leaves_operands = False
         self.operands: Operands | None = None
         own = weakref.ref(self)  # or the buffer's hooks would keep it
         self.buffer.register_hook(lambda _: None if own() is None else own()._gather())
@@ -173,12 +171,6 @@ class PackedMLP:
                 "the update has one call of the MLP and one backward"
             )
         self.operands = operands
-
-    def mark(self) -> torch.cuda.Event | None:
-        """An event of the current stream, where a capture is to have one."""
-        if self.marks_operands and torch.cuda.is_current_stream_capturing():
-            return torch.cuda.current_stream().record_event()
-        return None
 
     def check_operands(self) -> None:
         """Raise RuntimeError unless they are the whole gradient still, of parameters that lie in the buffer."""
@@ -281,7 +273,7 @@ class _LeavingOperands(torch.autograd.Function):
         grad_x, layer_grads = update.CHAIN.call("triton", grad_out, buffer, layer_values, out, *ctx.options, columns)
         _, (accumulates, _) = ctx.next_functions  # x's and the buffer's
         if torch._C._will_engine_execute_node(accumulates):  # not in a backward of x alone
-            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version, ctx.mlp.mark()))
+            ctx.mlp.leave(Operands(x.detach(), layer_values, layer_grads, x._version))
         return None, None, grad_x if needs_x else None, None, None, None, None
 
 

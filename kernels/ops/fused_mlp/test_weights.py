@@ -13,9 +13,10 @@ import torch
 
 from ... import runtime
 from ...check.host import run_source as host
-from ...dispatch import nvrtc
+from ...dispatch import nvrtc, plan
 from . import cuda_launch, triton_launch, weights_launch
 from .packing import elements, hidden_parts, layers, padded, views
+from .update import GRADIENTS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 # (widths, columns of x, rows, parts of so many rows): tiles at their edges, one layer, one output, filled-up widths,
@@ -82,6 +83,34 @@ def test_they_are_float64s(monkeypatch, call, backwards):
 def test_beside_what_an_activations_derivative_reads():
     """gelu keeps its inputs too: rows of `hidden` are longer."""
     assert max(differences(*CALLS[0], activation="gelu")) < 1
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_less_shared_memory_gives_the_same_bits(monkeypatch, call):
+    """Of a block on sm_80 and sm_89 fewer rows are on their way."""
+    found = []
+    launch = weights_launch.launch
+    monkeypatch.setattr(weights_launch, "launch", lambda source, *rest: found.append(source) or launch(source, *rest))
+    results = []
+    for available in (232_448, 166_912, 101_376):
+        monkeypatch.setattr(weights_launch, "shared_memory", lambda available=available: available)
+        results.append(list(differences(*call)))
+    assert results[0] == results[1] == results[2]
+    assert [source.shared for source in found] == [110_592, 73_728, 73_728]
+
+
+@pytest.mark.parametrize(("arch", "shared"), [(80, 73_728), (89, 73_728), (90, 110_592)])
+def test_a_plan_takes_what_two_blocks_have_at_once(monkeypatch, arch, shared):
+    widths, planned = "13-70-33-1", []
+
+    class Recorder(plan.Recorder):
+        def launch_source(self, source, grid, arguments):
+            planned.append((source.name, source.shared, grid))
+
+    monkeypatch.setattr(weights_launch, "interpreted", lambda: False)
+    arguments = [*([tensor] for tensor in drawn(widths, 16, 77)), widths]
+    plan.record(GRADIENTS, "", arguments, GRADIENTS.allocations("", arguments), arch, None, "cuda", Recorder)
+    assert planned[0] == ("fused_mlp_weights", shared, (weights_launch.tiles_of(widths), 1))
 
 
 def test_memory_that_is_not_aligned():
@@ -159,7 +188,7 @@ def test_where_it_runs(monkeypatch):
 # Each is a line of weights.cuh, and what a slip makes of it.
 MUTANTS = [
     ("r < there && c < columns", "r <= there && c < columns"),
-    ("copies.wait(weights_stages - 2);", "copies.wait(weights_stages - 1);"),
+    ("copies.wait(stages - 2);", "copies.wait(stages - 1);"),
     ("__syncthreads();  // the stage is there", "// the stage is there"),
     ("__syncthreads();  // the stages are done", "// the stages are done"),
     ("(part * weights_pairs + pair) * 8 + t", "pair * 8 + t + 4"),
@@ -168,8 +197,8 @@ MUTANTS = [
     ("__float_as_uint(rounded_to_tf32(x))", "__float_as_uint(x)"),
     ("biases[i] += a[0][i / 4].element[i % 4]", "biases[i] += rounded_to_tf32(a[0][i / 4].element[i % 4])"),
     ("n / 32 * 2 + c % 2", "c % 2 * 2 + n / 32"),
-    ("p < weights_pairs; ++p) sum += shared.tiles", "p < weights_pairs - 1; ++p) sum += shared.tiles"),
-    ("p < weights_pairs; ++p) sum += shared.biases", "p < weights_pairs - 1; ++p) sum += shared.biases"),
+    ("p < weights_pairs; ++p) sum += sum_of.tiles", "p < weights_pairs - 1; ++p) sum += sum_of.tiles"),
+    ("p < weights_pairs; ++p) sum += sum_of.biases", "p < weights_pairs - 1; ++p) sum += sum_of.biases"),
     ("exists ? sum : 0.0f", "sum"),
     ("output + n < layer.outputs ? sum : 0.0f", "sum"),
     ("blockIdx.y * result.elements", "0LL"),
@@ -260,5 +289,6 @@ def test_a_reader_dies(edit):
 @pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nvrtc_compiles_it(tmp_path, arch):
-    for source in (weights_launch.source("13-512-16 367-512-256-1"), cuda_launch.source("adagrad")):
+    stages = weights_launch.stages_of({80: 166_912, 90: 232_448}[arch])
+    for source in (weights_launch.source("13-512-16 367-512-256-1", *stages), cuda_launch.source("adagrad")):
         nvrtc.compiled(nvrtc.Kernel(source, arch), tmp_path)

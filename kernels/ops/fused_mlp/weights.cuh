@@ -24,7 +24,7 @@
 
 namespace fused_mlp {
 
-constexpr int weights_tile = 64, weights_rows = 32, weights_stages = 4;
+constexpr int weights_tile = 64;
 constexpr int weights_pairs = 4, weights_threads = 64 * weights_pairs;
 constexpr int weights_row = weights_tile + 8;  // numbers from a row to the next: four rows lie in different banks
 
@@ -36,16 +36,14 @@ struct WeightsLayer {
     bool of_x;
 };
 
+template <int stage_rows>
 struct WeightsStage {
-    float g[weights_rows * weights_row], h[weights_rows * weights_row];
+    float g[stage_rows * weights_row], h[stage_rows * weights_row];
 };
 // The pairs' sums, in the stages' place when these are done: [pair][half][number of a lane][lane], and of biases.
 struct WeightsSums {
     float tiles[weights_pairs][2][64][32], biases[weights_pairs][weights_tile];
 };
-constexpr int weights_shared = weights_stages * int(sizeof(WeightsStage)) > int(sizeof(WeightsSums))
-                                   ? weights_stages * int(sizeof(WeightsStage))
-                                   : int(sizeof(WeightsSums));
 
 // Every member has eight bytes. What an MLP's gradients are made of: three matrices, and the columns of each.
 struct WeightsOperands {
@@ -63,7 +61,13 @@ struct WeightsCall {
     WeightsOperands operands[mlps];
 };
 
+// A stage is of stage_rows rows; the result's bits hang on neither number.
+template <int stage_rows, int stages>
 struct WeightsBlock {
+    using Stage = WeightsStage<stage_rows>;
+    static constexpr int shared =
+        stages * int(sizeof(Stage)) > int(sizeof(WeightsSums)) ? stages * int(sizeof(Stage)) : int(sizeof(WeightsSums));
+
     const WeightsLayer& layer;
     const WeightsOperands& of;
     const WeightsTarget& result;
@@ -80,7 +84,7 @@ struct WeightsBlock {
           rows(int(before() + result.part < result.rows ? result.part : result.rows - before())) {}
 
     __device__ long long before() const { return blockIdx.y * result.part; }  // rows of the parts before
-    __device__ static WeightsStage& stage(int i) { return dynamic_shared<WeightsStage>()[i % weights_stages]; }
+    __device__ static Stage& stage(int i) { return dynamic_shared<Stage>()[i % stages]; }
     __device__ bool has_bias() const { return input == 0 && half == 0; }
 
     // 64 columns of `there` rows, with zeros for the other rows of a stage and beyond `columns`. step: 4, or 1 for rows
@@ -92,7 +96,7 @@ struct WeightsBlock {
         const float* source = from + int(threadIdx.x) / steps * stride + c;
         float* place = to + int(threadIdx.x) / steps * weights_row + c;
 #pragma unroll
-        for (int r = int(threadIdx.x) / steps; r < weights_rows; r += rows_at_once) {
+        for (int r = int(threadIdx.x) / steps; r < stage_rows; r += rows_at_once) {
             const bool is_there = r < there && c < columns;
             if constexpr (step == 4)
                 copies.copy(place, static_cast<const void*>(source), is_there);
@@ -105,15 +109,15 @@ struct WeightsBlock {
     }
     // The same of a matrix's rows of a stage, which are read to their end: what is beyond the layer's is not stored.
     __device__ void ask(float* to, const float* matrix, long long stride, int columns, int i) {
-        const float* const from = matrix + (before() + i * weights_rows) * stride;
-        const int there = rows - i * weights_rows;
+        const float* const from = matrix + (before() + i * stage_rows) * stride;
+        const int there = rows - i * stage_rows;
         if ((reinterpret_cast<unsigned long long>(matrix) | stride * sizeof(float)) % 16 == 0)
             ask<4>(to, from, stride, columns, there);
         else
             ask<1>(to, from, stride, columns, there);
     }
     __device__ void ask(int i) {
-        if (i * weights_rows < rows) {
+        if (i * stage_rows < rows) {
             ask(stage(i).g, of.grads + layer.g + output, of.grads_columns, layer.filled_outputs - output, i);
             if (layer.of_x)
                 ask(stage(i).h, of.x + input, of.x_columns, int(of.x_columns) - input, i);
@@ -127,9 +131,9 @@ struct WeightsBlock {
 
     __device__ static Pack<float, 4> four(const float* from) { return *reinterpret_cast<const Pack<float, 4>*>(from); }
     __device__ static unsigned bits(float x) { return __float_as_uint(rounded_to_tf32(x)); }
-    __device__ void multiply(Tile& sums, float (&biases)[8], const WeightsStage& stage) const {
+    __device__ void multiply(Tile& sums, float (&biases)[8], const Stage& stage) const {
 #pragma unroll
-        for (int part = 0; part < weights_rows / 8 / weights_pairs; ++part) {
+        for (int part = 0; part < stage_rows / 8 / weights_pairs; ++part) {
             const int row = (part * weights_pairs + pair) * 8 + t;
             const float* const own_g = stage.g + row * weights_row + 4 * g;
             const float* const own_h = stage.h + row * weights_row + 4 * g + 32 * half;
@@ -156,16 +160,16 @@ struct WeightsBlock {
     }
     // Adds the pairs' sums up, and writes the tile: zeros where the widths are filled up.
     __device__ void store(const Tile& sums, const float (&biases)[8]) const {
-        WeightsSums& shared = *dynamic_shared<WeightsSums>();
+        WeightsSums& sum_of = *dynamic_shared<WeightsSums>();
         const int lane = 4 * g + t;
         __syncthreads();  // the stages are done
 #pragma unroll
-        for (int i = 0; i < 64; ++i) shared.tiles[pair][half][i][lane] = sums[i / 16][i / 4 % 4][i % 4];
+        for (int i = 0; i < 64; ++i) sum_of.tiles[pair][half][i][lane] = sums[i / 16][i / 4 % 4][i % 4];
         if (has_bias())
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const float sum = reduce_lanes<Sum>(biases[i], 4);
-                if (t == 0) shared.biases[pair][i / 4 * 32 + 4 * g + i % 4] = sum;
+                if (t == 0) sum_of.biases[pair][i / 4 * 32 + 4 * g + i % 4] = sum;
             }
         __syncthreads();
         float* const target = result.target + blockIdx.y * result.elements;
@@ -176,7 +180,7 @@ struct WeightsBlock {
             const int number = n % 4 * 16 + k % 4 * 4 + n / 32 * 2 + c % 2;
             float sum = 0.0f;
 #pragma unroll
-            for (int p = 0; p < weights_pairs; ++p) sum += shared.tiles[p][k / 32][number][of_lane];
+            for (int p = 0; p < weights_pairs; ++p) sum += sum_of.tiles[p][k / 32][number][of_lane];
             const bool exists = output + n < layer.outputs && input + k < layer.inputs;  // Inf · 0 would be NaN
             target[layer.weight + (output + n) * layer.filled_inputs + input + k] = exists ? sum : 0.0f;
         }
@@ -184,7 +188,7 @@ struct WeightsBlock {
         if (input == 0 && n < weights_tile && output + n < layer.filled_outputs) {
             float sum = 0.0f;
 #pragma unroll
-            for (int p = 0; p < weights_pairs; ++p) sum += shared.biases[p][n];
+            for (int p = 0; p < weights_pairs; ++p) sum += sum_of.biases[p][n];
             target[layer.bias + output + n] = output + n < layer.outputs ? sum : 0.0f;
         }
     }
@@ -194,11 +198,11 @@ struct WeightsBlock {
         Tile sums = {};
         float biases[8] = {};
 #pragma unroll
-        for (int i = 0; i < weights_stages - 1; ++i) ask(i);
-        for (int i = 0; i * weights_rows < rows; ++i) {
-            copies.wait(weights_stages - 2);
+        for (int i = 0; i < stages - 1; ++i) ask(i);
+        for (int i = 0; i * stage_rows < rows; ++i) {
+            copies.wait(stages - 2);
             __syncthreads();  // the stage is there, and all have read the one before it
-            ask(i + weights_stages - 1);
+            ask(i + stages - 1);
             multiply(sums, biases, stage(i));
         }
         store(sums, biases);

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from ... import runtime
-from ...device.launch import architecture, cdiv, interpreted
+from ...device.launch import architecture, cdiv, interpreted, shared_memory
 from ...device.source_launch import Source, launch
 from . import budget
 from .packing import elements, hidden_parts, layers, padded
 
-NAME, TILE, STEP, STAGES, THREADS = "fused_mlp_weights", 64, 32, 4, 256
-SHARED = STAGES * 2 * STEP * (TILE + 8) * 4  # bytes: stages of so many rows of g and of h
+NAME, TILE, STEP, THREADS = "fused_mlp_weights", 64, 32, 256
 
 
 def runs(dtype: torch.dtype, precision: str, device: torch.device | None = None) -> bool:
@@ -36,7 +35,7 @@ def parts_of(rows: int, widths: str) -> tuple[int, int]:
     """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
 
     As many as run at once on an H200, two blocks a multiprocessor, of some 128 rows at least. With the sum of the
-    parts, µs on an H200, Triton's kernel / this one:
+    parts, µs on an H200, Triton's kernel / this one with stages of 32 rows:
 
         rows                          512          2,048        16,384
         367-512-256-1                 19.9 / 16.3  45.9 / 36.0  322 / 233
@@ -46,6 +45,25 @@ def parts_of(rows: int, widths: str) -> tuple[int, int]:
     most = max(1, min(2 * budget.PROCESSORS // tiles_of(widths), cdiv(rows, 128)))
     part = STEP * cdiv(cdiv(rows, most), STEP)
     return (cdiv(rows, part) if rows else 1), part
+
+
+def stages_of(available: int) -> tuple[int, int]:
+    """(rows of a stage, stages) of a block, by the bytes of shared memory that one may have: two are to run at once.
+
+    64 rows wait half as often as 32. On an H200, with the sum of the parts, 4 stages of 32 rows / 3 of 64, µs:
+
+        rows                                  2,048             16,384
+        13-512-256-64-16                       24.8 / 23.7
+        367-512-256-1                          32.4 / 25.6
+        both                                   49.0 / 41.1      331.7 / 267.6
+        479-1024-1024-512-256-1               195.9 / 144.2
+    """
+    return (64, 3) if 2 * shared(64, 3) <= available else (32, 4)
+
+
+def shared(stage_rows: int, stages: int) -> int:
+    """Bytes of shared memory: stages of so many rows of g and of h, or in the end a tile from each pair of warps."""
+    return max(stages * 2 * stage_rows * (TILE + 8) * 4, 4 * (TILE * TILE + TILE) * 4)
 
 
 def tiles_of(widths: str) -> int:
@@ -64,12 +82,13 @@ def weights(
         number for of_mlp in zip(x, hidden, grads, strict=True)
         for number in (*of_mlp, *(tensor.shape[1] for tensor in of_mlp))
     ]
-    launch(source(widths), (tiles_of(widths), parts), target, count, x[0].shape[0], part, *operands)
+    written = source(widths, *stages_of(shared_memory()))
+    launch(written, (tiles_of(widths), parts), target, count, x[0].shape[0], part, *operands)
 
 
 @functools.cache
-def source(widths: str) -> Source:
-    """The kernel for MLPs of these widths."""
+def source(widths: str, stage_rows: int, stages: int) -> Source:
+    """The kernel for MLPs of these widths, and so many stages of so many rows."""
     rows, first_tile, first = [], 0, 0
     for mlp, of_mlp in enumerate(widths.split()):
         # Where an output stands in a row of `hidden` hangs on no activation.
@@ -88,18 +107,19 @@ def source(widths: str) -> Source:
 #include "ops/fused_mlp/weights.cuh"
 
 using Arguments = fused_mlp::WeightsCall<{len(widths.split())}>;
+using Block = fused_mlp::WeightsBlock<{stage_rows}, {stages}>;
 
 __constant__ constexpr fused_mlp::WeightsLayer layers[] = {{
 {chr(10).join(rows)}
 }};
-static_assert(fused_mlp::weights_shared == {SHARED} && fused_mlp::weights_threads == {THREADS} &&
-              fused_mlp::weights_tile == {TILE} && fused_mlp::weights_rows == {STEP}, "so says weights_launch.py");
+static_assert(Block::shared == {shared(stage_rows, stages)} && fused_mlp::weights_threads == {THREADS} &&
+              fused_mlp::weights_tile == {TILE}, "so says weights_launch.py");
 
 extern "C" __global__ void __launch_bounds__({THREADS}, 2)
 {NAME}(const __grid_constant__ Arguments given) {{
     int l = 0;
     while (l + 1 < {len(rows)} && int(blockIdx.x) >= layers[l + 1].first_tile) ++l;
-    fused_mlp::WeightsBlock(layers[l], given.operands[layers[l].mlp], given.result).run();
+    Block(layers[l], given.operands[layers[l].mlp], given.result).run();
 }}
 """
-    return Source(NAME, text, THREADS, SHARED, waits=True)
+    return Source(NAME, text, THREADS, shared(stage_rows, stages), waits=True)

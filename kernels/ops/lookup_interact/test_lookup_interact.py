@@ -116,7 +116,8 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         for bags in (False, True):
             dense, *look_up = of_shape(9, 26, columns, bags).tensors
             want = kernels.dot_interaction(dense, kernels.embedding_bags(*look_up), 4)
-            torch.testing.assert_close(self.function(backend)(dense, *look_up, 4), want)
+            rounding = 2e-6 * want.abs().max().item()  # sums of another order: of a bag's rows, and of a product
+            torch.testing.assert_close(self.function(backend)(dense, *look_up, 4), want, rtol=0, atol=rounding)
 
     @every_backend
     @pytest.mark.parametrize("value", [math.nan, math.inf], ids=str)

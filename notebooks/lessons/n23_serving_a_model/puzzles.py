@@ -1,11 +1,13 @@
-"""The puzzle of 23_serving_a_model.ipynb: what it must give, and attempt(), which judges an answer.
+"""The puzzles of 23_serving_a_model.ipynb: what each must give, and attempt(), which judges an answer.
 
     body         counts [B, 13], ids [B, 26] → the bytes of a request
+    look_up      what has a table of ids, a request's ids → their rows
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -44,7 +46,10 @@ def _check_body(answer: Callable) -> str:
         told = f"body, case {name}: "
         want, kept = body(counts, ids), (counts.clone(), ids.clone())
         got = ask(told, answer, (counts, ids), hint or _layout(b"", len(counts), counts, ids))
-        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
+        assert isinstance(got, bytes | bytearray), (
+            f"{told}must return bytes; got {type(got).__name__}\n"
+            "Hint: tensor.numpy().tobytes() gives the bytes of its numbers, and + puts bytes behind bytes."
+        )
         for what, tensor, before in zip(("counts", "ids"), (counts, ids), kept, strict=True):
             unchanged(told, what, tensor, before)
         assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids, hint)}"
@@ -113,11 +118,87 @@ def _by_part(of_counts: bytes, of_ids: bytes, counts: Tensor, ids: Tensor) -> st
     return "the ids go over as they are: each as its int64's 8 bytes."
 
 
-PUZZLES = {"body": Own(_check_body)}
+def look_up(state: SimpleNamespace, ids: list[int]) -> list[int]:
+    """Each id's row in the table that the state has when the call begins; 0 for an id that it does not know."""
+    table = state.table
+    return [table.get(one, 0) for one in ids]
+
+
+OLD, NEW = {5: 1, 9: 2, 11: 3}, {5: 4, 9: 1, 12: 3}
+
+
+class _State(SimpleNamespace):
+    """What has a table. After these reads of it, counted from 1, the other one takes its place, as if another thread
+    had come between."""
+
+    def __init__(self, replaced: Collection[int]) -> None:
+        old = dict(OLD)
+        super().__init__(table=old, put=old, other=dict(NEW), replaced=replaced, reads=0)
+
+    def __getattribute__(self, name: str) -> object:
+        value = super().__getattribute__(name)
+        if name == "table":
+            self.reads += 1
+            if self.reads in self.replaced:
+                self.replace()
+        return value
+
+    def __reduce__(self) -> tuple:
+        return SimpleNamespace, (), {"table": self.table}  # what copy and deepcopy make
+
+    def replace(self) -> None:
+        self.put, self.other = self.other, self.put
+        self.table = self.put
+
+    def is_left_alone(self) -> bool:
+        return vars(self)["table"] is self.put and [self.put, self.other] in ([OLD, NEW], [NEW, OLD])
+
+
+def _look_ups() -> Iterator[tuple[str, list[int], Collection[int], str]]:
+    """(case, ids, after which reads of state.table it is another, a hint)"""
+    yield "one table all the time", [5, 9, 5], (), "each id's row, in the order of the ids."
+    yield "unknown ids", [7, 5, -1, 2**40], (), "an id that the table does not know has row 0."
+    yield "no ids", [], (), "no ids have no rows: an empty list."
+    hint = "these are rows of two tables. How often do you read state.table? A lock that only you take stops nobody."
+    for read in (1, 2, 3):
+        yield f"another table after read {read} of state.table", [5, 9, 11, 12, 5], (read,), hint
+    yield "another table after each of five reads of state.table", [5, 9, 11, 12, 5], range(1, 6), hint
+
+
+def _check_look_up(answer: Callable) -> str:
+    cases = [*_look_ups()]
+    late = "the next request must get the new table: keep none from one call to the next."
+    for name, ids, replaced, hint in cases:
+        told, state = f"look_up, case {name}", _State(replaced)
+        _check_rows(f"{told}: ", answer, state, ids, [OLD, NEW] if replaced else [OLD], hint)
+        state.replaced = ()
+        if state.put == OLD:
+            state.replace()
+        _check_rows(f"{told}, and the next request: ", answer, state, ids, [NEW], late)
+    return f"{len(cases)} cases passed on paper"
+
+
+def _check_rows(
+    told: str, answer: Callable, state: _State, ids: list[int], tables: list[dict[int, int]], hint: str
+) -> None:
+    """AssertionError if the answer is not what one of the tables has, or changes what it is given."""
+    request, want = [*ids], [[table.get(one, 0) for one in ids] for table in tables]
+    got = ask(told, answer, (state, request), hint)
+    assert request == ids, f"{told}the ids were changed\nHint: a caller may still need them."
+    assert isinstance(got, list | tuple), (
+        f"{told}must return a list; got {type(got).__name__}\nHint: the rows of all ids, found before you return."
+    )
+    assert [*got] in want, f"{told}expected {' or '.join(map(str, want))}, got {str(got)[:200]}\nHint: {hint}"
+    assert state.is_left_alone(), (
+        f"{told}state.table was changed\nHint: a request only reads the table. What it writes may undo a reload."
+    )
+
+
+PUZZLES = {"body": Own(_check_body), "look_up": Own(_check_look_up)}
 JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"body": body}[name])
+    return SOLVED.get(name, {"body": body, "look_up": look_up}[name])
