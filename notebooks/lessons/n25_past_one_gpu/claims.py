@@ -74,7 +74,7 @@ claim(
     busiest_of_whole_tables,
 )
 claim(
-    "25", "With four blocks the ids are a quarter of the vectors' bytes, with sixteen as many.",
+    "25", "Their ids take a quarter as many bytes as the vectors with four blocks, and as many with sixteen.",
     columns_send_ids_and_rows_send_vectors,
 )
 claim("25", "On one rank, and on two:", one_rank_and_two_give_the_same)
