@@ -25,7 +25,7 @@ struct dim3 {
 #define __noinline__
 #define __launch_bounds__(...)
 #define __restrict__
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))  // as CUDA has it: behind __shared__ too
 // A section of its own, so that watch.cpp knows such an array by its address. There is one of it: blocks take turns.
 #define __shared__ static __attribute__((section("shared_memory")))
 

@@ -179,11 +179,10 @@ class Backward(Experiment):
 
 def implementation(name: str, activation: str) -> Callable:
     """f(x, bias, y) → out."""
-    if name == "triton":
-        return lambda x, bias, y: add_mul_activation(x, bias, y, MULTIPLIER, activation, backend=name)
+    function = partial(add_mul_activation, backend=name) if name == "triton" else eager.add_mul_activation
 
     def formula(x, bias, y):
-        return eager.add_mul_activation(x, bias, y, MULTIPLIER, activation)
+        return function(x, bias, y, MULTIPLIER, activation)
 
     return torch.compile(fresh(formula), dynamic=False) if name == "torch.compile" else formula
 

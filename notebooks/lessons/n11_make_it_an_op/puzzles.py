@@ -22,9 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from kernels.check.host.programs import cut_at_commas
 from lessons.n11_make_it_an_op import cpp_texts, host_build
@@ -91,7 +94,7 @@ def pair_sums(x: Tensor) -> Tensor:
     left out."""
     if _answering[0]:
         raise Wrong("case the op itself: your fake calls it", "A fake describes the result without computing it.")
-    pairs = x[:, : x.shape[1] // 2 * 2].float().unflatten(1, (-1, 2))
+    pairs = x[:, : x.shape[1] // 2 * 2].float().unflatten(1, (x.shape[1] // 2, 2))
     return (pairs[..., 0] + pairs[..., 1]).contiguous().clone()
 
 
@@ -114,6 +117,9 @@ def _fake_cases() -> Iterator[tuple[str, Tensor]]:
     yield "4×6 float64", torch.randn(4, 6).double()
     yield "4×6 transposed", torch.randn(6, 4).T
     yield "every second row of 8×6", torch.randn(8, 6)[::2]
+    yield "2×300", torch.randn(2, 300)
+    yield "no rows", torch.randn(0, 6)
+    yield "one column", torch.randn(4, 1)
 
 
 def _fake(answer: object) -> str:
@@ -133,6 +139,8 @@ def _fake(answer: object) -> str:
 def _same_properties(what: str, answer: Callable, *arguments: object, reference: Callable) -> None:
     mode = FakeTensorMode()
     given = [mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments]
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    versions = [tensor._version for tensor in tensors]
     try:
         with mode:
             _answering[0] = True
@@ -148,22 +156,29 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
         raise Wrong(f"case {what}: expected a tensor, got {type(got).__name__}", "Return an empty tensor.")
     wanted, properties = _properties(reference(*arguments).contiguous()), _properties(got)
     for name, value in wanted.items():
-        if properties[name] != value:
+        if properties[name] != value and (name != "strides" or got.numel()):
             raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {properties[name]}", _PROPERTIES[name])
-    if any(torch._C._is_alias_of(got, value) for value in given if isinstance(value, Tensor)):
+    if [tensor._version for tensor in tensors] != versions:
+        raise Wrong(f"case {what}: the fake writes to an argument", "A fake describes the result, and changes nothing.")
+    if any(torch._C._is_alias_of(got, tensor) for tensor in tensors):
         raise Wrong(f"case {what}: the fake returns an argument's memory", "The op makes a new tensor: torch.empty.")
 
 
 def _elsewhere(answer: Callable) -> None:
-    """On another device, and in a program whose default dtype is another."""
+    """On other devices, and in a program whose default dtype is another."""
     x, default = torch.empty(4, 6, device="meta"), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         got = answer(x)
     finally:
         torch.set_default_dtype(default)
-    if got.device.type != "meta":
-        raise Wrong(f"case another device: the fake's device: expected meta, got {got.device}", _PROPERTIES["device"])
+    with FakeTensorMode():
+        second = torch.empty(4, 6, device="cpu:1")  # as cuda:1 would be: there are fake tensors of a device without it
+        of_second = answer(second)
+    for given, result in ((x, got), (second, of_second)):
+        if result.device != given.device:
+            what = f"case another device: the fake's device: expected {given.device}, got {result.device}"
+            raise Wrong(what, _PROPERTIES["device"])
     if got.dtype != x.dtype:
         hint = "torch.empty takes the default dtype, which a program may set to another: give it the dtype."
         raise Wrong(f"case another default dtype: the fake's dtype: expected {x.dtype}, got {got.dtype}", hint)
@@ -190,6 +205,7 @@ def _stays_open(op) -> None:
 # --------------------------------------------------------------------------------------------------------------- cpp
 
 NAME = "add_mul_relu"
+FAILS, ELEMENTS = "LECTURE_LAUNCH_FAILS", "LECTURE_ELEMENTS"  # what on_host.h reads
 SECONDS, BUILDING = 30, 300  # of a text's run, and of its build on a busy machine
 _ARGUMENTS = {"x": "Tensor", "bias": "Tensor", "y": "Tensor", "multiplier": "float"}
 _FORM = 'TORCH_LIBRARY(mine, m) { m.def("add_mul_relu(Tensor x, …) -> Tensor"); }'
@@ -239,9 +255,10 @@ def _as_text(text: object) -> None:
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
             raise Wrong(f"case {what}", hint)
-    for name in ("bias", "y"):  # asked by itself, or in a list or call with others
-        if not re.search(rf"\b{name}\s*\.\s*(?:device|get_device|is_cuda)\(|[{{(,]\s*&?{name}\s*[,)}}]", function):
-            hint = f"A kernel cannot read another device's memory: TORCH_CHECK({name}.device() == x.device(), …);"
+    for name in ("bias", "y"):
+        if name not in _on_device_of_x(function):
+            hint = ("A kernel cannot read another device's memory, and is_cuda() is true of every GPU: "
+                    f"TORCH_CHECK({name}.device() == x.device(), …);")
             raise Wrong(f"case {name} on another device than x: the function does not check that", hint)
     for body in re.split(r"^}", function, flags=re.M):
         pointers = "".join(rf"|\b{name}\s*" for name in re.findall(r"\bfloat\s*\*\s*(\w+)\s*=", body))
@@ -249,12 +266,39 @@ def _as_text(text: object) -> None:
         if is_host and re.search(rf"(?:data_ptr<float>\(\){pointers})\[", body):
             hint = "The tensors are in the GPU's memory, which the host can neither read nor write: launch the kernel."
             raise Wrong("case the function: it computes on the host", hint)
-        if launch := re.search(r"<<<.*?>>>\s*\((.*?)\)\s*;", body, re.S):
-            _as_launch(body[: launch.start()], cut_at_commas(launch[1])[-1], body[launch.end() :])
+        if launch := re.search(r"<<<(.*?)>>>\s*\((.*?)\)\s*;", body, re.S):
+            before, after = body[: launch.start()], body[launch.end() :]
+            _as_launch(before, cut_at_commas(launch[1]), cut_at_commas(launch[2])[-1], after)
 
 
-def _as_launch(before: str, number: str, after: str) -> None:
-    """A launch by what stands before it in its function, its last argument, and what stands after it."""
+_OF_TENSOR = r"\b(\w+)\s*\.\s*(?:get_)?device\(\s*\)(?:\s*\.\s*index\(\s*\))?"
+
+
+def _on_device_of_x(function: str) -> set[str]:
+    """bias and y, if their device is compared with x's: at once, by way of another, in a loop over a list, or in a call
+    that takes the tensor."""
+    pairs = re.findall(rf"{_OF_TENSOR}\s*[=!]=\s*(\w+)\b(?!\s*::)", function)
+    pairs += re.findall(rf"(\w+)\s*[=!]?=\s*{_OF_TENSOR}", function)
+    compared = {name for pair in pairs for name in pair}
+    loops = re.compile(r"\b(\w+)\s*:\s*\{([^}]*)\}")
+    for each, names in loops.findall(function):
+        pairs += [(each, name) for name in re.findall(r"\w+", names) if each in compared and name != "x"]
+    reached = {"x"}
+    for _ in pairs:
+        reached |= {name for pair in pairs if reached & {*pair} for name in pair}
+    calls = loops.sub("", function)
+    return reached | {name for name in ("bias", "y") if re.search(rf"[{{(,]\s*&?{name}\s*[,)}}]", calls)}
+
+
+def _as_launch(before: str, configuration: list[str], number: str, after: str) -> None:
+    """A launch by what stands before it in its function, its <<<…>>>, its last argument, and what stands after it."""
+    stream = configuration[3] if configuration[3:] else ""
+    name = re.match(r"\w*", stream)[0]
+    if not re.search(_STREAM, stream) and not (name and re.search(rf"\b{name}\b[^;]*{_STREAM}", before)):
+        raise Wrong("case the stream: expected PyTorch's current stream, got the default stream", _ON_STREAM)
+    if re.search(r"(?:\)|\belse)\s*(?:const\s+)?(?:\w+::)*\w*Guard\b", before):
+        hint = "What is declared behind an if ends with it: declare the guard for the whole function."
+        raise Wrong("case the device: the guard belongs to an if alone, and has ended before the launch", hint)
     if re.search(r"[;{}]\s*(?:\w+::)*\w*Guard\s*[({]", before):
         hint = "An object without a name ends with its statement: c10::cuda::CUDAGuard guard(x.device());"
         raise Wrong("case the device: the guard has no name, so it has ended before the launch", hint)
@@ -279,20 +323,16 @@ def _as_launch(before: str, number: str, after: str) -> None:
 
 
 _INT = r"(?:int|int32_t|uint32_t|unsigned(?:\s+int)?)"
+_STREAM = r"[gG]etCurrentCUDAStream\((?!\s*\d)"
+_ON_STREAM = (
+    "On another stream, a kernel may run before its inputs are written: <<<…, 0, at::cuda::getCurrentCUDAStream()>>>."
+)
+_GUARDED = r"(?:(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]|\.set_(?:device|index)\()"
 _NEEDED = (
-    (r"device\(\)(?:\.index\(\))?\s*[=!]=\s*(?!(?:at|c10|torch)::)|[=!]=\s*\w+\.(?:get_)?device\(\)|[sS]ame_?(?:GPU|device)",
-     "bias or y on another device than x: the function does not check that",
-     "A kernel cannot read another device's memory, and is_cuda() is true of every GPU: "
-     "TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
     ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
-    ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
-     "On another stream, a kernel may run before its inputs are written: "
-     "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
-    (r"(?:CUDA|Device)Guard(?:\s+\w+)?\s*[({]\s*(?!\d)|Guard\s+(\w+)\s*;[\s\S]*\b\1\.set_(?:device|index)\(\s*(?!\d)",
+    (rf"(?s)\b(\w+)\s*=[^;]*{_OF_TENSOR}.*{_GUARDED}[^;]*\b\1\b|{_GUARDED}[^;]*(?:{_OF_TENSOR}|device_of\(|\.device\(\))",
      "the device: a launch goes to the current device, and x may be on another one",
      "With two GPUs, x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
-    (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: the function does not check it",
-     "A launch that fails reports nothing by itself and leaves out as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
 )
 
 
@@ -422,7 +462,7 @@ def _cpp_cases() -> Iterator[tuple[str, tuple, str]]:
     )
     yield "70×37, 11 blocks", (*_operands(70, 37), -2.0), "One thread per element: (n + 255) / 256 blocks of 256."
     dimensions = "The op takes an x with any number of dimensions, also with one. The last is as long as bias."
-    yield "2×3×4", (*_operands(2, 3, 4), 0.5), dimensions
+    yield "2×3×4", (*_operands(2, 3, 4), 0.3), dimensions
     yield "6 elements of one dimension", (*_operands(6), 0.5), dimensions
     x, bias, y = _operands(6, 6)
     yield "x transposed", (x.T, bias, y, 0.5), order
@@ -437,8 +477,13 @@ def _refused() -> Iterator[tuple[str, tuple, str]]:
     x, bias, y = _operands(4, 6)
     yield "a bias of 5 for 6 columns", (x, bias[:5], y, 0.5), hint
     yield "a bias of 12 for 6 columns", (x, torch.zeros(12), y, 0.5), hint
+    yield "a bias of 1 for 6 columns", (x, bias[:1], y, 0.5), hint
     yield "a y of 2 rows for 4", (x, bias, y[:2], 0.5), hint
-    yield "a y [6, 4] for x [4, 6]", (x, bias, y.view(6, 4), 0.5), "As many elements are not the same shape: sizes()."
+    same = "As many elements are not the same shape: sizes()."
+    yield "a y of 6 rows for 4", (x, bias, torch.zeros(6, 6), 0.5), "x and y have one shape: compare their sizes()."
+    yield "a y [6, 4] for x [4, 6]", (x, bias, y.view(6, 4), 0.5), same
+    yield "a y [2, 2, 6] for x [4, 6]", (x, bias, y.view(2, 2, 6), 0.5), same
+    yield "a y [4, 1, 6] for x [2, 2, 6]", (x.view(2, 2, 6), bias, y.view(4, 1, 6), 0.5), same
     for shape in ((1, 6), (6, 2)):
         what = f"a bias {list(shape)}"
         yield what, (x, torch.zeros(shape), y, 0.5), "The bias has the shape [N]: check bias.dim() too."
@@ -478,6 +523,27 @@ def _as_function(op: Callable) -> None:
         except RuntimeError:
             continue
         raise Wrong(f"case {what}: expected an error, got a result", hint)
+    _as_launcher(op)
+
+
+def _as_launcher(op: Callable) -> None:
+    """A launch that fails, and one of more elements than 32 bits count, which on_host.h looks at and does not run."""
+    os.environ[FAILS] = "1"
+    try:
+        op(*_operands(4, 6), 0.5)
+    except RuntimeError:
+        del os.environ[FAILS]
+    else:
+        hint = "A launch that fails reports nothing by itself and leaves out as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"
+        raise Wrong("case the launch's error: the function does not check it", hint)
+    x = torch.from_numpy(as_strided(np.zeros(6, np.float32), (2**31 // 6 + 1, 6), (24, 4)))  # its memory is six numbers
+    os.environ[ELEMENTS] = str(x.numel())
+    try:
+        op(x, x[0], x, 0.5)
+    except RuntimeError as error:
+        if "CUDA error" in str(error):  # and not of a machine whose memory cannot hold the result
+            hint = "The grid has a thread for each element, and the kernel gets n: use no int, and limit neither."
+            raise Wrong(f"case {x.numel():,} elements: there are fewer threads, or another n", hint) from error
 
 
 def _same(what: str, of: str, got: Tensor, wanted: Tensor, hint: str) -> None:
@@ -502,6 +568,7 @@ _OF = {
 }
 _SPECIAL = {
     "an infinite gradient": "0 · Inf is NaN: choose with torch.where instead of multiplying by a mask.",
+    "NaN as the gradient": "Where relu let a value through, its gradient passes as it is, and NaN is one.",
     "NaN among the results": "PyTorch lets the gradient of a NaN pass. Stop a gradient only where out <= 0, which is "
     "false for NaN.",
 }
@@ -514,24 +581,33 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
     implementation = getattr(on_host(passed("cpp")), NAME).default
     returned: list[object] = []
 
+    def watched_setup(ctx, inputs, output) -> None:
+        setup_context(ctx, inputs, output)
+        for name, value in vars(ctx).items():
+            if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
+                hint = "Autograd frees and watches the tensors of ctx.save_for_backward. A float may be an attribute."
+                raise Wrong(f"case setup_context: ctx.{name} holds a tensor", hint)
+
     def watched(ctx, grad: Tensor) -> object:
         result = backward(ctx, grad)
         returned[:] = result if isinstance(result, tuple | list) else [result]
         return result
 
     with _op("(Tensor x, Tensor bias, Tensor y, float multiplier) -> Tensor", implementation, fake) as (library, op):
-        torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
+        torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=watched_setup, lib=library)
         for what, arguments, _ in _cpp_cases():
             _same_properties(what, fake, *arguments, reference=add_mul_relu)
         _elsewhere(lambda x: fake(x, x[0], x, 0.5))
         _stays_open(lambda x: op(x, x[0], x, 0.5))
-        for shape in ((1, 3), (4, 3), (2, 3, 4), (3,)):
+        for shape in ((1, 3), (4, 3), (2, 3, 4), (3,), (0, 3)):
             what = "×".join(map(str, shape)) if shape[1:] else f"{shape[0]} elements of one dimension"
             _same_gradients(what, op, _leaves(*shape), returned)
+        _same_transposed(op)
         _same_alone(op)
         _same_where_it_is_special(op)
         _sees_changes(op)
         _keeps_calls_apart(op)
+        _same_again(op)
         hint = "In a graph, backward must do what it does in eager mode: compute with tensors only, and write to none."
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
         _opcheck(op, (*_leaves(4, 3), 0.5), "case 4×3", hint, tests)
@@ -557,12 +633,14 @@ def _gradients(function: Callable, leaves: list[Tensor], multiplier: float, grad
 
 
 def _same_gradients(what: str, op: Callable, leaves: list[Tensor], returned: list[object]) -> None:
-    for multiplier in (0.5, -2.0):
+    for multiplier in (0.5, -2.0, 0.3, 0.0):
         wanted = _gradients(add_mul_relu, leaves, multiplier)
         grad = _incoming(leaves[0].shape)
         before = grad.clone()
         try:
             gradients = _gradients(op, leaves, multiplier, grad)
+        except Wrong:
+            raise
         except Exception as error:
             raise Wrong(f"case {what}: {said(error)}", _OF["bias"] if len(leaves[0].shape) == 1 else _FORMS) from error
         if not torch.equal(grad, before):
@@ -580,29 +658,44 @@ def _same_gradients(what: str, op: Callable, leaves: list[Tensor], returned: lis
             _same(f"{what}, multiplier {multiplier:g}", f"{name}'s gradient: ", b, a, _OF[name])
 
 
+def _same_transposed(op: Callable) -> None:
+    """The op's result is transposed before the loss, so its gradient has other strides."""
+    leaves, hint = _leaves(2, 3, 4), "grad may have any strides, and view() takes few of them. reshape() takes all."
+    turned = [lambda *given, function=function: function(*given).transpose(0, 2) for function in (add_mul_relu, op)]
+    try:
+        wanted, gradients = (_gradients(function, leaves, 0.5) for function in turned)
+    except RuntimeError as error:
+        raise Wrong(f"case a transposed grad: {said(error)}", hint) from error
+    for name, a, b in zip(_OF, wanted, gradients, strict=True):
+        _same("a transposed grad", f"{name}'s gradient: ", b, a, hint)
+
+
 def _same_alone(op: Callable) -> None:
     hint = "Inputs of a model need no gradient, and a frozen bias needs none: compute each gradient without the others."
-    for n, name in enumerate(_OF):
-        leaves = [leaf.requires_grad_(i == n) for i, leaf in enumerate(map(Tensor.detach, _leaves(4, 3)))]
-        what = f"only {name} needs a gradient"
+    for names in (*itertools.combinations(_OF, 1), *itertools.combinations(_OF, 2)):
+        leaves = [leaf.detach().requires_grad_(name in names) for name, leaf in zip(_OF, _leaves(4, 3), strict=True)]
+        needing = [leaf for leaf in leaves if leaf.requires_grad]
+        what = f"only {' and '.join(names)} {'need' if names[1:] else 'needs'} a gradient"
         try:
-            (wanted,), (got,) = (
-                torch.autograd.grad(function(*leaves, 0.5).sum(), [leaves[n]], allow_unused=True)
+            wanted, gradients = (
+                torch.autograd.grad(function(*leaves, 0.5).sum(), needing, allow_unused=True)
                 for function in (add_mul_relu, op)
             )
         except Exception as error:
             raise Wrong(f"case {what}: {said(error)}", hint) from error
-        if got is None:
-            raise Wrong(f"case {what}: expected a tensor, got None", hint)
-        _same(what, "", got, wanted, hint)
+        for a, b in zip(wanted, gradients, strict=True):
+            if b is None:
+                raise Wrong(f"case {what}: expected a tensor, got None", hint)
+            _same(what, "", b, a, hint)
 
 
 def _same_where_it_is_special(op: Callable) -> None:
     leaves = _leaves(4, 6)
     stopped = add_mul_relu(*leaves, 0.5) <= 0
-    infinite = torch.where(stopped, torch.inf, 1.0)
+    infinite = torch.where(stopped, torch.inf, -torch.inf)
     with_nan = [operand.requires_grad_() for operand in _operands(4, 6, special=True)]
-    for what, operands, grad in zip(_SPECIAL, (leaves, with_nan), (infinite, torch.ones(4, 6)), strict=True):
+    grads = infinite, torch.full_like(infinite, torch.nan), torch.ones(4, 6)
+    for what, operands, grad in zip(_SPECIAL, (leaves, leaves, with_nan), grads, strict=True):
         wanted, gradients = (_gradients(function, operands, 0.5, grad) for function in (add_mul_relu, op))
         for name, a, b in zip(_OF, wanted, gradients, strict=True):
             _same(f"4×6 with {what}", f"{name}'s gradient: ", b, a, _SPECIAL[what])
@@ -636,6 +729,20 @@ def _keeps_calls_apart(op: Callable) -> None:
     for name, a, b in zip(_OF, wanted, gradients, strict=True):
         hint = "Each call needs its own multiplier and result in its backward: keep them on ctx."
         _same("two calls before the first backward", f"{name}'s gradient: ", b, a, hint)
+
+
+def _same_again(op: Callable) -> None:
+    """The result, what a second backward gives, and what is left of the result."""
+    leaves, hint = _leaves(4, 3), "A graph may be walked twice, and others read the result: backward changes nothing."
+    out = op(*leaves, 0.5)
+    before = out.detach().clone()
+    try:
+        first, second = (torch.autograd.grad(out, leaves, _incoming(out.shape), retain_graph=True) for _ in range(2))
+    except RuntimeError as error:
+        raise Wrong(f"case a second backward: {said(error)}", hint) from error
+    _same("a second backward", "the result: ", out.detach(), before, hint)
+    for name, a, b in zip(_OF, first, second, strict=True):
+        _same("a second backward", f"{name}'s gradient: ", b, a, hint)
 
 
 def _same_compiled(op: Callable) -> None:

@@ -16,7 +16,7 @@ REGISTERS = 255  # that a thread can have
 
 def draw_touched(touched: Mapping[str, tuple[float, float, int]]) -> Figure:
     """touched: puzzles.touched(kernel). For each tensor the sectors that a warp's accesses touch; where its rows lie
-    side by side, a line at as few as would hold them."""
+    side by side, a red line at as few as would hold them."""
     groups: dict[str, list[float]] = {}
     for name, (accesses, sectors, fewest) in touched.items():
         total = groups.setdefault(name.rstrip("0123456789"), [0.0, 0.0, 0.0])
@@ -25,13 +25,14 @@ def draw_touched(touched: Mapping[str, tuple[float, float, int]]) -> Figure:
     figure, ax = open_panels((9, 2.8))
     for y, (accesses, sectors, fewest) in enumerate(groups.values()):
         ax.barh(y, sectors, color=BLUE, height=0.6)
-        ax.text(sectors, y, f"  {sectors:,.0f} in {accesses:,.0f} instructions", va="center", size=8)
+        label = f"{sectors:,.0f} in {accesses:,.0f} instruction{'s' * (accesses != 1)}"
         if fewest:
             ax.plot([fewest, fewest], [y - 0.4, y + 0.4], color=RED, linewidth=2)
-            ax.text(fewest, y - 0.42, f"{fewest:,.0f} would hold it", ha="center", va="bottom", size=7, color=RED)
+            label += f"; {fewest:,.0f} would hold it"
+        ax.text(sectors, y, f"  {label}", va="center", size=8)
     ax.set_yticks(range(len(groups)), groups)
     ax.invert_yaxis()
-    ax.set(xlabel="sectors that a warp's 32 rows touch", xlim=(0, 1.3 * max(sum(s[1:2]) for s in groups.values())))
+    ax.set(xlabel="sectors that a warp's 32 rows touch", xlim=(0, 1.45 * max(sum(s[1:2]) for s in groups.values())))
     return figure
 
 

@@ -29,6 +29,7 @@ _NAN, _INF = torch.nan, torch.inf
 _COLUMNS = 13
 _COUNTS = (
     ("counts that are there", [[0.0, 1.0, 9.0]], "x becomes log(1 + x): torch.log1p."),
+    ("two rows", [[0.0, 1.0, 9.0], [2.0, 0.0, 4.0]], "each row is made of its own counts, and of no other row's."),
     ("a count that is missing", [[3.0, _NAN, 5.0]], "read() filled a missing count with 0, and log(1 + 0) is 0."),
     ("counts below 0", [[-1.0, -2.0, 4.0]], "read() took the larger of x and 0 before the logarithm."),
     ("a large count", [[3e9, 0.0, 2.0]], "float32 holds it, and so must what you make of it."),

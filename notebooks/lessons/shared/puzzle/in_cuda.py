@@ -59,6 +59,8 @@ def pointers(source: str) -> list[tuple[str, int]]:
 
 def not_on_host(error: str) -> str:
     """A hint for the compiler's error, where a name is CUDA's and not the host build's; "" elsewhere."""
+    if "conflicting specifiers" in error:  # of `extern __shared__`, which is static here
+        return "Here g++ compiles the text, without dynamic shared memory. Give the __shared__ array its size."
     name = UNKNOWN.search(error)
     return next((hint for names, hint in ALONE.items() if name and re.fullmatch(names, name[1])), "")
 
