@@ -133,9 +133,20 @@ def test_auto_is_eager_where_no_kernel_takes_the_layers(monkeypatch):
     monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)
     for keep in (False, True):
         assert auto(128, "64-65536-1", keep=keep) == "eager"
-        backends = [auto(rows, "479-1024-1024-512-256-1", torch.bfloat16, keep) for rows in (128, 8192, 16384)]
-        assert backends == ["triton", "triton", "eager"]
         assert auto(1 << 20, "13-512-256-64-16", keep=keep) == "triton"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("keep", [False, True])
+def test_auto_of_wide_layers_is_a_product_each_from_so_many_rows_on(monkeypatch, dtype, keep):
+    """Of such as no tile of many rows holds; a product each in full float32 is faster anyway."""
+    for most in (0, 512):
+        monkeypatch.setattr(choice, "cuda_rows", lambda *arguments, most=most: most)
+        backends = [auto(rows, "479-1024-1024-512-256-1", dtype, keep) for rows in (128, 255, 256, 512, 16384)]
+        assert backends == [*["cuda" if most else "triton"] * 2, *["eager"] * 3]
+        assert auto(2048, "1024-1024", dtype, keep) == "triton"
+    wide = "479-1024-1024-512-256-1", torch.float32, "ieee", keep, torch.device("cpu")
+    assert choice.kernel_of(512, *wide) == "cuda", "of an MLP that a step launched from Python takes anyway"
 
 
 def test_a_number_of_rows_that_is_new_is_not_remembered(monkeypatch):
