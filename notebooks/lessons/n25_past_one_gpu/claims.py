@@ -24,9 +24,20 @@ def table(gpus: int) -> list[Line]:
     ]
 
 
+def ids_and_hot() -> tuple[int, int]:
+    """In a row of the batch: all ids, and those of one feature."""
+    return tuple(map(int, re.search(r"has (\d+) ids, (\d+) of them", printed("25", "fit")).groups()))
+
+
+def one_feature_has_almost_half() -> tuple:
+    ids, hot = ids_and_hot()
+    assert 0.45 < hot / ids < 0.5
+    return ()
+
+
 def busiest_of_whole_tables() -> tuple[float, float]:
     """No placement helps: one feature has that part of all ids."""
-    ids, hot = map(int, re.search(r"has (\d+) ids, (\d+) of them", printed("25", "fit")).groups())
+    ids, hot = ids_and_hot()
     times = [table(gpus)[0][3] for gpus in (8, 64)]
     assert times == [round(gpus * hot / ids, 1) for gpus in (8, 64)]
     return tuple(times)
@@ -69,12 +80,13 @@ claim("25", "**Predict** how many GPUs of 80 GB hold the Terabyte's tables")
 claim("25", "(By default gloo waits half an hour, and NCCL ten minutes.)", default_timeouts)
 claim("25", "The losses differ in the last bits only", only_the_last_bits_differ)
 claim("25", "both ranks stop after the same step", both_stop)
+claim("25", "One feature has almost half of all ids", one_feature_has_almost_half)
 claim(
     "25", "the GPU with the hot feature reads {:.1f} times the mean of 8 GPUs, and {:.1f} times that of 64.",
     busiest_of_whole_tables,
 )
 claim(
-    "25", "With four blocks the ids are a quarter of the vectors' bytes, with sixteen as many.",
+    "25", "Their ids take a quarter as many bytes as the vectors with four blocks, and as many with sixteen.",
     columns_send_ids_and_rows_send_vectors,
 )
 claim("25", "On one rank, and on two:", one_rank_and_two_give_the_same)
