@@ -1,4 +1,4 @@
-"""Who asks a model that is served: a program over HTTP, and threads that call all the time."""
+"""Who asks a model that is served: a program over HTTP, threads that call all the time, and callers that wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -64,3 +66,12 @@ def calling(call: Callable[[], Tensor], threads: int, seconds: float = 0.3, **kn
             worker.join()
     if failed:
         raise failed[0]
+
+
+@dataclass(eq=False)
+class Request:
+    """A caller's rows, counts float32 [b, 13] and ids int64 [b, 26], and what it waits for: probabilities [b]."""
+
+    counts: Tensor
+    ids: Tensor
+    future: Future = field(default_factory=Future)

@@ -9,6 +9,33 @@ solved = puzzles.attempt("body", body)
 body = puzzles.passed("body")  # yours, or until it passes the lecture's
 
 
+# %% serve_batch
+import queue
+
+
+def serve_batch(waiting, model, enough, patience, clock):
+    batch, until = [waiting.get()], clock() + patience
+    while sum(len(one.counts) for one in batch) < enough and (left := until - clock()) > 0:
+        try:
+            batch.append(waiting.get(timeout=left))
+        except queue.Empty:
+            break
+    try:
+        rows = model(torch.cat([one.counts for one in batch]), torch.cat([one.ids for one in batch]))
+        for one, part in zip(batch, rows.split([len(one.counts) for one in batch]), strict=True):
+            one.future.set_result(part)
+    except Exception:
+        for one in batch:
+            try:
+                one.future.set_result(model(one.counts, one.ids))
+            except Exception as error:
+                one.future.set_exception(error)
+
+
+solved = puzzles.attempt("serve_batch", serve_batch)
+serve_batch = puzzles.passed("serve_batch")  # yours, or until it passes the lecture's
+
+
 # %% look_up
 def look_up(state, ids):  # state.table: {id: row}; ids: a list -> the list of their rows, 0 for an unknown id
     table = state.table
