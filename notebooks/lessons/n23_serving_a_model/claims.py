@@ -23,6 +23,36 @@ def _bytes() -> tuple:
     return (times,)
 
 
+def _calls() -> tuple[float, float]:
+    """ms of a call of one row, and of 64."""
+    one, many = _numbers("calls", r"a call takes ([\d.]+) ms for 1 row and ([\d.]+) ms for 64")
+    return one, many
+
+
+def _fixed_part() -> tuple:
+    """What the 63 other rows do not explain is at least half of a call of one row."""
+    one, many = _calls()
+    assert one - (many - one) / 63 >= one / 2
+    return ()
+
+
+def _batches() -> tuple:
+    """Several times: at least twice, and less than the calls alone would give."""
+    one, many = _calls()
+    alone, together = _numbers("batched", r"2048 requests that wait: ([\d.]+) ms if 1 .*, ([\d.]+) ms if 64 are")
+    (calls,) = _numbers("batched", r"the calls of 64 rows take ([\d.]+) ms")
+    assert 2 <= alone / together < 64 * one / many
+    assert calls < together / 2
+    return ()
+
+
+def _patience() -> tuple:
+    line = r"no other follows: ([\d.]+) ms if 1 .*, ([\d.]+) ms if 64 are, or ([\d.]+) ms over"
+    alone, together, patience = _numbers("batched", line)
+    assert alone < patience / 2 < patience <= together < 1.5 * patience
+    return (patience,)
+
+
 def _mixtures() -> tuple:
     assert "{'old': " in printed(NOTEBOOK, "cell-45")
     assert "a mixture" not in printed(NOTEBOOK, "cell-45")
@@ -42,6 +72,18 @@ claim(
     "JSON has only {:.1f} × the bytes. The rest of its time goes into the digits: Python writes them, and the server "
     "reads them.",
     _bytes,
+)
+claim(NOTEBOOK, "A large part of a call does not depend on its rows.", _fixed_part)
+claim(
+    NOTEBOOK,
+    "Under load, batches serve several times as many requests a second. The gain is smaller than that of the calls "
+    "alone. The calls are the smaller part of the time that is left;",
+    _batches,
+)
+claim(
+    NOTEBOOK,
+    "Without load, a batch only costs: a request that no other follows waits for all of the patience, here {:.0f} ms.",
+    _patience,
 )
 claim(NOTEBOOK, "No call got a mixture.", _mixtures)
 claim(NOTEBOOK, "In this run, most of what the package loses for 2048 rows is its look-up.", _look_ups)

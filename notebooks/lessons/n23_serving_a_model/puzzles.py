@@ -128,18 +128,20 @@ def serve_batch(
     """Take requests until they have enough rows, or until patience seconds after the first one; call the model once,
     and give each its rows. If that raises, each is called alone, and an error is its own request's."""
     batch, until = [waiting.get()], clock() + patience
-    while sum(len(one.counts) for one in batch) < enough and (left := until - clock()) > 0:
+    rows = len(batch[0].counts)
+    while rows < enough and (left := until - clock()) > 0:
         try:
             batch.append(waiting.get(timeout=left))
         except queue.Empty:
             break
+        rows += len(batch[-1].counts)
     _answer(batch, model)
 
 
 def _answer(batch: Sequence[Request], model: Callable) -> None:
     try:
-        rows = model(torch.cat([one.counts for one in batch]), torch.cat([one.ids for one in batch]))
-        parts = rows.split([len(one.counts) for one in batch])
+        answers = model(torch.cat([one.counts for one in batch]), torch.cat([one.ids for one in batch]))
+        parts = answers.split([len(one.counts) for one in batch])
     except Exception as error:
         if len(batch) == 1:
             batch[0].future.set_exception(error)

@@ -15,14 +15,16 @@ import queue
 
 def serve_batch(waiting, model, enough, patience, clock):
     batch, until = [waiting.get()], clock() + patience
-    while sum(len(one.counts) for one in batch) < enough and (left := until - clock()) > 0:
+    rows = len(batch[0].counts)
+    while rows < enough and (left := until - clock()) > 0:
         try:
             batch.append(waiting.get(timeout=left))
         except queue.Empty:
             break
+        rows += len(batch[-1].counts)
     try:
-        rows = model(torch.cat([one.counts for one in batch]), torch.cat([one.ids for one in batch]))
-        for one, part in zip(batch, rows.split([len(one.counts) for one in batch]), strict=True):
+        answers = model(torch.cat([one.counts for one in batch]), torch.cat([one.ids for one in batch]))
+        for one, part in zip(batch, answers.split([len(one.counts) for one in batch]), strict=True):
             one.future.set_result(part)
     except Exception:
         for one in batch:
