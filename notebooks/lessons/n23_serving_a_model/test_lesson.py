@@ -1,7 +1,9 @@
-"""Lesson 23: what cannot be built or started is said, a server is asked directly, and answers are counted."""
+"""Lesson 23: what cannot be built or started is said, a server is asked directly, answers are counted, and the
+lecture's own batches are served from a real queue."""
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lessons.n23_serving_a_model import clients
+from lessons.n23_serving_a_model import clients, puzzles
 from lessons.shared import cpp_programs
 from lessons.shared.commands import CommandFailed
 
@@ -87,3 +89,46 @@ def test_calls_are_counted_by_what_they_gave():
 def test_a_call_that_fails_is_no_answer():
     with pytest.raises(ZeroDivisionError), clients.calling(lambda: 1 / 0, threads=1, seconds=0.01):
         pass
+
+
+def test_a_batch_from_a_real_queue():
+    """Five callers; the model refuses the second, and then the three of its batch are called one by one."""
+    waiting, called = queue.Queue(), []
+    requests = [clients.Request(torch.full((rows, 13), float(rows)), torch.full((rows, 26), rows)) for rows in range(5)]
+    requests[1].ids.neg_()
+    for request in requests:
+        waiting.put(request)
+
+    def model(counts, ids):
+        called.append(len(counts))
+        if (ids < 0).any():
+            raise ValueError("an id below 0")
+        return counts[:, 0] + ids[:, 0]
+
+    puzzles.serve_batch(waiting, model, 3, 60, time.monotonic)
+    assert called == [3, 0, 1, 2]
+    puzzles.serve_batch(waiting, model, 100, 0.1, time.monotonic)
+    assert called == [3, 0, 1, 2, 7]
+    with pytest.raises(ValueError, match="an id below 0"):
+        requests.pop(1).future.result(timeout=0)
+    assert [one.future.result(timeout=0).tolist() for one in requests] == [[2.0 * rows] * rows for rows in (0, 2, 3, 4)]
+
+
+def test_the_queue_that_judges_is_one():
+    """Where it is told that requests come, a queue.Queue would do the same."""
+    one, other = (clients.Request(torch.zeros(1, 13), torch.zeros(1, 26)) for _ in range(2))
+    line = puzzles._Line([(1, one, 0), (2, other, 5)])
+    assert line.empty()
+    with pytest.raises(queue.Empty):
+        line.get_nowait()
+    with pytest.raises(queue.Empty):
+        line.get(timeout=0.5)
+    assert line.now == 0.5
+    with pytest.raises(ValueError, match="non-negative"):
+        line.get(timeout=-1)
+    assert line.get() is one
+    assert (line.now, line.qsize()) == (1, 0)
+    assert line.get(True, 1.5) is other
+    assert line.now == 7
+    with pytest.raises(AssertionError, match="without a limit"):
+        line.get()
