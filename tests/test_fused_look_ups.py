@@ -207,7 +207,7 @@ def test_the_vectors_are_never_in_memory_and_their_gradient_is_once(bags):
 @pytest.mark.parametrize(
     "changed",
     ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "float64", "wide", "lora",
-     "eager model"],
+     "eager model", "out of range"],
 )  # fmt: skip
 def test_what_goes_another_way(changed):
     changes = {"eager model": {"kernels": Kernels.EAGER},
@@ -225,6 +225,8 @@ def test_what_goes_another_way(changed):
         inputs[0] = inputs[0].double()
     if changed == "lora":
         apply_lora(model, 2, 4.0)
+    if changed == "out of range":
+        model.sparse_arch.tables.out_of_range = "zero"
     assert fused.looks_up(model, inputs[0], False) is (changed in ("nothing", "lora"))
     with Seen() as seen:
         model(*inputs)
