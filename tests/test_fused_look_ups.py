@@ -152,6 +152,8 @@ def test_other_interactions_look_up_too(interaction, precision, bags):
 def test_other_interactions_go_by_what_was_measured(monkeypatch, interaction):
     monkeypatch.setattr(fused.FusedInteractionArch, "fuses", lambda self, x: True)  # as on a GPU
     model, dense = made("auto", interaction=interaction), torch.empty(1 << 16, D, device=DEVICE)
+    choice.measured_least.cache_clear()
+    assert fused.looks_up(model, dense[:2048], bags=False)  # in full float32, too: model/README.md
     for is_faster in (False, True):
         of = {(kind, True): {D: {2048: ((2.0, 1.0),)}} for kind in ("fm", "flat")} if is_faster else {}
         monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", of)
