@@ -146,7 +146,7 @@ def test_auto_of_wide_layers_is_a_product_each_from_so_many_rows_on(monkeypatch,
         assert backends == [*["cuda" if most else "triton"] * 2, *["eager"] * 3]
         assert auto(2048, "1024-1024", dtype, keep) == "triton"
         assert auto(2048, "13-2048-16", dtype, keep) == "triton", "of few weights, wide as a layer may be"
-        assert auto(2048, "13-512-256-64-16", torch.float64, keep) == "triton", "of float64 nothing was measured"
+        assert auto(2048, "367-512-256-1", torch.float64, keep) == "triton", "of float64 nothing was measured"
     wide = "479-1024-1024-512-256-1", torch.float32, "ieee", keep, torch.device("cpu")
     assert choice.kernel_of(512, *wide) == "cuda", "of an MLP that a step launched from Python takes anyway"
 
