@@ -24,15 +24,17 @@ class Counts:
     def __init__(self, path: Path):
         """path: what `write` was given."""
         self.path = path
-        self.counts, self.ends = np.load(_counts_beside(path))
+        # Not np.load: it parses a header, which fails at times in several threads at once of Python 3.11's first
+        # releases (https://github.com/python/cpython/issues/106905).
+        self.counts, self.ends = np.fromfile(_runs_beside(path), np.int64).reshape(2, -1)
 
     @staticmethod
     def write(counts: pl.DataFrame, path: Path) -> None:
         runs = counts["count"].rle().struct.unnest().select("value", pl.col("len").cast(pl.Int64).cum_sum())
         with written_beside(path, path.parent) as partial:
             counts["id"].to_numpy().tofile(partial)
-        with written_beside(_counts_beside(path), path.parent) as partial, partial.open("wb") as file:
-            np.save(file, runs.to_numpy().T)
+        with written_beside(_runs_beside(path), path.parent) as partial:
+            runs.cast(pl.Int64).to_numpy().T.tofile(partial)
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
@@ -52,8 +54,8 @@ class Counts:
         return ids, np.repeat(self.counts[first : last + 1], lengths)
 
 
-def _counts_beside(path: Path) -> Path:
-    return path.with_suffix(".npy")
+def _runs_beside(path: Path) -> Path:
+    return path.with_suffix(".runs")
 
 
 def merged(parts: list[Counts]) -> Iterator[pa.Table]:

@@ -159,6 +159,8 @@ def _may_be_whole(model: nn.Module, dense: Tensor) -> bool:
     linears = bottom.linears(), top.linears()
     if any([linear.bias is None for linear in (*linears[0], *linears[1])]):  # == of a tensor takes the host 20 µs
         return False
+    if tables.tables.out_of_range != "error":  # of ids, which the tables' own look-up takes otherwise
+        return False
     return dense.dtype in TYPES and dense.dtype == tables.tables.weight.dtype
 
 
@@ -190,7 +192,7 @@ def trains_whole(model: nn.Module, dense: Tensor) -> bool:
         return False
     if not _may_be_whole(model, dense) or dense.requires_grad or type(tables) is not FusedTables:
         return False
-    if not tables.training or tables.out_of_range != "error":
+    if not tables.training:
         return False
     for arch in arches:
         if not (arch.packed.takes(arch.linears(), dense, arch.backend) and arch.packed.leaves(dense)):
@@ -234,7 +236,7 @@ def looks_up(model: nn.Module, dense: Tensor, bags: bool) -> bool:
         return False
     if type(tables) is not FusedTables or any(map(has_hooks, (interaction, arch, tables))):
         return False
-    if interaction.backend not in ("auto", "cuda") or not interaction.fuses(dense):
+    if interaction.backend not in ("auto", "cuda") or not interaction.fuses(dense) or tables.out_of_range != "error":
         return False
     weight, precision = tables.weight, precision_in_one(dense, tables.weight)
     if dense.dtype != weight.dtype and not autocasts(dense):

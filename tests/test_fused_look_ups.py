@@ -152,6 +152,8 @@ def test_other_interactions_look_up_too(interaction, precision, bags):
 def test_other_interactions_go_by_what_was_measured(monkeypatch, interaction):
     monkeypatch.setattr(fused.FusedInteractionArch, "fuses", lambda self, x: True)  # as on a GPU
     model, dense = made("auto", interaction=interaction), torch.empty(1 << 16, D, device=DEVICE)
+    choice.measured_least.cache_clear()
+    assert fused.looks_up(model, dense[:2048], bags=False)  # in full float32, too: model/README.md
     for is_faster in (False, True):
         of = {(kind, True): {D: {2048: ((2.0, 1.0),)}} for kind in ("fm", "flat")} if is_faster else {}
         monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", of)
@@ -207,7 +209,7 @@ def test_the_vectors_are_never_in_memory_and_their_gradient_is_once(bags):
 @pytest.mark.parametrize(
     "changed",
     ["nothing", "triton", "eager", "hook of tables", "hook of an arch", "own class", "float64", "wide", "lora",
-     "eager model"],
+     "eager model", "out of range"],
 )  # fmt: skip
 def test_what_goes_another_way(changed):
     changes = {"eager model": {"kernels": Kernels.EAGER},
@@ -225,6 +227,8 @@ def test_what_goes_another_way(changed):
         inputs[0] = inputs[0].double()
     if changed == "lora":
         apply_lora(model, 2, 4.0)
+    if changed == "out of range":
+        model.sparse_arch.tables.out_of_range = "zero"
     assert fused.looks_up(model, inputs[0], False) is (changed in ("nothing", "lora"))
     with Seen() as seen:
         model(*inputs)

@@ -224,7 +224,9 @@ def test_without_gradients_the_model_is_one_kernel(rows):
         assert ops_of(lambda: ours.predict(*features)) == {"dlrm_forward"}
 
 
-@pytest.mark.parametrize("changed", ["nothing", "gradients", "autocast", "hook", "lora", "outer", "float64", "wide"])
+@pytest.mark.parametrize(
+    "changed", ["nothing", "gradients", "autocast", "hook", "lora", "outer", "float64", "wide", "out of range"]
+)
 def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
     interaction = Interaction.OUTER if changed == "outer" else Interaction.DOT
     config = shape(interaction, **{"bottom": (13, 4096, 4)} if changed == "wide" else {})
@@ -237,6 +239,8 @@ def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
     if changed == "float64":
         model.double()
         features[0] = features[0].double()
+    if changed == "out of range":
+        model.sparse_arch.tables.out_of_range = "zero"
     context = torch.autocast(DEVICE.type, torch.bfloat16) if changed == "autocast" else nullcontext()
     with torch.set_grad_enabled(changed == "gradients"), context:
         assert fused.is_whole(model, features[0]) is (changed == "nothing")

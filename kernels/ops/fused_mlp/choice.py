@@ -16,7 +16,7 @@ from ...tracing import constant_in_a_graph
 from . import budget, packing, tiles
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
-BY_LAYERS = 256  # rows, from which on an MLP too wide for one kernel of any rows has a product a layer
+BY_LAYERS = 256  # rows, from which on an MLP of more, too wide for one kernel of any rows, predicts layer by layer
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,16 +172,18 @@ def auto_of(
 def kernel_of(
     rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
-    """The faster of "cuda" and "triton"; "eager" where that does not take the layers, and from BY_LAYERS rows on where
-    Triton's does not take any number of rows: the weights are many, and each tile of rows reads them all once more. On
-    an H200, 479-1024-1024-512-256-1, µs by replay, a product a layer / one kernel (and with the weights' gradients):
+    """The faster of "cuda" and "triton"; "eager" where that does not take the layers. So it is without a gradient, too,
+    from BY_LAYERS rows on, of tf32 and halves, where the weights are many and Triton's kernel does not take any number
+    of rows: each tile of rows reads them all once more. (With a gradient a step was not measured.) On an H200,
+    479-1024-1024-512-256-1, µs by replay, a product a layer / one kernel (and with the weights' gradients):
 
         rows         256            512                            1,024           2,048
         tf32         35.3 / 98.5    41.0 / 122 (148 / 272)         51.1 / 121      70.7 / 128 (251 / 376)
         bfloat16     34.7 / 40.6    36.3 / 70.5 (95.3 / 144)       47.8 / 122
     """
-    on_tensor_cores = not is_full_float32(dtype, precision)
-    if on_tensor_cores and rows >= BY_LAYERS and not takes_any_rows("triton", widths, dtype, precision, device):
+    by_layers = not keep and rows >= BY_LAYERS and dtype != torch.float64 and not is_full_float32(dtype, precision)
+    is_wide = by_layers and not takes_any_rows("triton", widths, dtype, precision, device)
+    if is_wide and weights_of_a_layer(widths) >= FEW:
         return "eager"
     backend = "cuda" if 0 < rows <= cuda_rows(widths, dtype, precision, device) else "triton"
     # First without the rows: of a batch size that is new nothing then is to be found out.

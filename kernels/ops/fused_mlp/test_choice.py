@@ -139,12 +139,15 @@ def test_auto_is_eager_where_no_kernel_takes_the_layers(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("keep", [False, True])
 def test_auto_of_wide_layers_is_a_product_each_from_so_many_rows_on(monkeypatch, dtype, keep):
-    """Of such as no tile of many rows holds; a product each in full float32 is faster anyway."""
+    """Without a gradient; with one where no kernel takes the rows. In full float32 it is so anyway."""
     for most in (0, 512):
         monkeypatch.setattr(choice, "cuda_rows", lambda *arguments, most=most: most)
         backends = [auto(rows, "479-1024-1024-512-256-1", dtype, keep) for rows in (128, 255, 256, 512, 16384)]
-        assert backends == [*["cuda" if most else "triton"] * 2, *["eager"] * 3]
+        kernel = "cuda" if most else "triton"
+        assert backends == [kernel, kernel, *[kernel if keep else "eager"] * 2, "eager"]
         assert auto(2048, "1024-1024", dtype, keep) == "triton"
+        assert auto(2048, "13-2048-16", dtype, keep) == "triton", "of few weights, wide as a layer may be"
+        assert auto(2048, "367-512-256-1", torch.float64, keep) == "triton", "of float64 nothing was measured"
     wide = "479-1024-1024-512-256-1", torch.float32, "ieee", keep, torch.device("cpu")
     assert choice.kernel_of(512, *wide) == "cuda", "of an MLP that a step launched from Python takes anyway"
 

@@ -13,7 +13,7 @@ from ...inductor.machine_code import opcodes, sass
 from . import budget, packing, tiles
 from .budget import PROCESSORS
 from .op import OP
-from .tiles import forward_tile, is_on_chip, many, on_chip_tile, tile_of
+from .tiles import backward_tile, forward_tile, is_on_chip, many, on_chip_tile, tile_of
 
 HALF, FULL = torch.bfloat16, torch.float32
 BOTTOM, MLPERF = "13-512-256-64-16", "13-512-256-128"
@@ -29,6 +29,17 @@ def test_layers_stay_on_the_chip_from_so_many_rows_on(dtype, waves):
     assert forward_tile(3, BOTTOM, dtype, "tf32", least=2)[0].on_chip
     assert not forward_tile(2, BOTTOM, dtype, "tf32", least=2)[0].on_chip
     assert many(dtype) in tiles.MOST_ROWS  # what holds for any number of rows is asked on both sides of it
+
+
+@pytest.mark.parametrize("available", [SHARED_MEMORY[arch] for arch in (80, 89, 90)])
+def test_the_warps_of_a_backward(available):
+    """Of few rows in tf32 eight, but for those that a caller asks for; the tile fits."""
+    for dtype, precision, of_few in ((FULL, "tf32", 8), (FULL, "ieee", 4), (HALF, "ieee", 4), (HALF, "tf32", 4)):
+        for rows in (1, 256, 16 * PROCESSORS):
+            take = functools.partial(backward_tile, rows, BOTTOM, dtype, precision, available=available)
+            tile, needed = take()
+            assert (tile.warps, needed.fits) == (of_few, True)
+            assert take(warps=2)[0].warps == 2
 
 
 @pytest.mark.parametrize(

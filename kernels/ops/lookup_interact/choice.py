@@ -74,10 +74,10 @@ def why_in_two(
     bags; trains: whether there are gradients: then forward and gradients count together.
 
     MEASURED decides. What was not measured stays in two: fewer rows than any, a number of rows that is open while
-    torch.compile or torch.export traces, widths beyond those that were measured, and gradients of bags, whose ids are
-    all looked up again. Between two numbers of rows, or two widths, it is as they are. Not measured either, but fewer
-    bytes: a forward of bags, fewer features, and float32 tables under torch.autocast, which has two kernels write the
-    vectors twice, as float32 and as halves.
+    torch.compile or torch.export traces, widths beyond those that were measured, vectors that are no whole 16 bytes, of
+    which a lane takes a number at a time, and gradients of bags, whose ids are all looked up again. Between two numbers
+    of rows, or two widths, it is as they are. Not measured either, but fewer bytes: a forward of bags, fewer features,
+    and float32 tables under torch.autocast, which has two kernels write the vectors twice, as float32 and as halves.
     """
     least = least_rows(features, columns, dtype, precision, bags, trains, device, kind)
     if isinstance(least, str):
@@ -101,7 +101,8 @@ def least_rows(
     if not fits(features, columns, dtype, precision, device, kind):
         return f"a warp does not hold {features} vectors of {columns} numbers, of {dtype}"
     products = _by_tensor_cores(dtype, precision, device)
-    if not (bags and trains) and (least := measured_least(columns, products, trains, kind)):
+    is_measured = columns * dtype.itemsize % 16 == 0 and not (bags and trains)
+    if is_measured and (least := measured_least(columns, products, trains, kind)):
         return least
     of = "bags of vectors" if bags else "vectors"
     how = ("by tensor cores" if products else "in full float32") if kind == "dot" else f"({kind})"

@@ -255,6 +255,11 @@ class TestLookupInteract(LookUps, Values, Gradients, Dispatch, OnGpu):
         assert why(100, columns=17)
         assert why(100, dtype=torch.float64)
         choice.measured_least.cache_clear()
+        monkeypatch.setattr(choice, "MEASURED_BY_COLUMNS", {(kind, trains): of | {32: of[16]}})
+        for dtype, whole in ((torch.float32, 4), (torch.bfloat16, 8)):
+            for columns in range(16, 33):
+                assert bool(why(100, columns=columns, dtype=dtype)) is (columns % whole > 0)
+        choice.measured_least.cache_clear()
 
     @kernel_backend
     @pytest.mark.parametrize("kind", ["fm", "flat"])
