@@ -2,7 +2,7 @@
 
     body         counts [B, 13], ids [B, 26] → the bytes of a request
     serve_batch  requests that wait → one call of the model, and each caller's own rows
-    look_up      what has a table of ids, a request's ids → their rows
+    rows_for     what has a table of ids, a request's ids → their rows
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _check_answer(told: str, request: Request) -> None:
     assert torch.equal(got, want), f"{told}: expected {want.tolist()}, got {got.tolist()}\nHint: {hint}"
 
 
-def look_up(state: SimpleNamespace, ids: list[int]) -> list[int]:
+def rows_for(state: SimpleNamespace, ids: list[int]) -> list[int]:
     """Each id's row in the table that the state has when the call begins; 0 for an id that it does not know."""
     table = state.table
     return [table.get(one, 0) for one in ids]
@@ -412,11 +412,11 @@ def _look_ups() -> Iterator[tuple[str, list[int], Collection[int], str]]:
     yield "another table after each of five reads of state.table", [5, 9, 11, 12, 5], range(1, 6), hint
 
 
-def _check_look_up(answer: Callable) -> str:
+def _check_rows_for(answer: Callable) -> str:
     cases = [*_look_ups()]
     late = "the next request must get the new table: keep none from one call to the next."
     for name, ids, replaced, hint in cases:
-        told, state = f"look_up, case {name}", _State(replaced)
+        told, state = f"rows_for, case {name}", _State(replaced)
         _check_rows(f"{told}: ", answer, state, ids, [OLD, NEW] if replaced else [OLD], hint)
         state.replaced = ()
         if state.put == OLD:
@@ -444,7 +444,7 @@ def _check_rows(
 PUZZLES = {
     "body": Own(_check_body),
     "serve_batch": Own(_check_serve_batch, seconds=10),
-    "look_up": Own(_check_look_up),
+    "rows_for": Own(_check_rows_for),
 }
 JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
@@ -452,4 +452,4 @@ attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"body": body, "serve_batch": serve_batch, "look_up": look_up}[name])
+    return SOLVED.get(name, {"body": body, "serve_batch": serve_batch, "rows_for": rows_for}[name])
