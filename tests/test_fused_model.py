@@ -30,6 +30,7 @@ from model.fused import Fused
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
 from model.step import train_step
+from model.tables import BatchedTables
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = runtime.device()
@@ -225,7 +226,8 @@ def test_without_gradients_the_model_is_one_kernel(rows):
 
 
 @pytest.mark.parametrize(
-    "changed", ["nothing", "gradients", "autocast", "hook", "lora", "outer", "float64", "wide", "out of range"]
+    "changed",
+    ["nothing", "plain tables", "gradients", "autocast", "hook", "lora", "outer", "float64", "wide", "out of range"],
 )
 def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
     interaction = Interaction.OUTER if changed == "outer" else Interaction.DOT
@@ -241,9 +243,11 @@ def test_what_one_kernel_does_not_compute_goes_in_parts(changed):
         features[0] = features[0].double()
     if changed == "out of range":
         model.sparse_arch.tables.out_of_range = "zero"
+    if changed == "plain tables":
+        model.sparse_arch.tables = BatchedTables(model.sparse_arch.tables.rows, config.embedding_dim).to(DEVICE)
     context = torch.autocast(DEVICE.type, torch.bfloat16) if changed == "autocast" else nullcontext()
     with torch.set_grad_enabled(changed == "gradients"), context:
-        assert fused.is_whole(model, features[0]) is (changed == "nothing")
+        assert fused.is_whole(model, features[0]) is (changed in ("nothing", "plain tables"))
         assert not fused.is_whole(pair(config, "triton")[1], features[0])
         assert not fused.is_whole(pair(config, "triton")[0], features[0])
 
