@@ -16,7 +16,7 @@ from ...tracing import constant_in_a_graph
 from . import budget, packing, tiles
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
-BY_LAYERS = 256  # rows, from which on an MLP of more, too wide for one kernel of any rows, predicts layer by layer
+BY_LAYERS = 256  # rows: from so many on an MLP of more weights, too wide for one kernel, predicts layer by layer
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,10 +172,12 @@ def auto_of(
 def kernel_of(
     rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> str:
-    """The faster of "cuda" and "triton"; "eager" where that does not take the layers. So it is without a gradient, too,
-    from BY_LAYERS rows on, of tf32 and halves, where the weights are many and Triton's kernel does not take any number
-    of rows: each tile of rows reads them all once more. (With a gradient a step was not measured.) On an H200,
-    479-1024-1024-512-256-1, µs by replay, a product a layer / one kernel (and with the weights' gradients):
+    """The faster of "cuda" and "triton"; "eager", a product a layer, where that does not take the layers.
+
+    Without a gradient, in tf32 and halves, it is "eager" from BY_LAYERS rows on, too, where a layer has FEW weights or
+    more on average and Triton's kernel does not take every number of rows: each tile of rows would read all weights
+    once more. With a gradient no step was measured. On an H200, 479-1024-1024-512-256-1, µs by replay, a product a
+    layer / one kernel (and with the weights' gradients):
 
         rows         256            512                            1,024           2,048
         tf32         35.3 / 98.5    41.0 / 122 (148 / 272)         51.1 / 121      70.7 / 128 (251 / 376)
